@@ -1,0 +1,4 @@
+"""Operators: a reference and its fast forms, picked once when a model is built."""
+
+if __name__ == "kernels":  # the folder itself was put on sys.path
+    raise ImportError("import wmrt.kernels: the bare name kernels belongs to nobody")

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import math
+import random
+from fractions import Fraction
+
+import pytest
+
+from wmrt.core.measure import P999_MIN_SAMPLES, mean_ci95, percentile, student_t95, summary
+
+
+def nearest_rank(ordered: list[float], q: str) -> float:
+    """The definition, in exact arithmetic: the smallest sample with at least q% at or below it."""
+    need = Fraction(q) * len(ordered) / 100
+    return next(x for i, x in enumerate(ordered, start=1) if i >= need)
+
+
+@pytest.mark.parametrize("q", ["50", "90", "99", "99.9", "100"])
+def test_percentile_is_the_nearest_rank(q: str, seed: int) -> None:
+    draw = random.Random(seed)
+    for n in (1, 2, 9, 10, 99, 100, 101, 1_000, 10_000, draw.randrange(3, 5_000)):
+        ordered = sorted(draw.random() for _ in range(n))
+        assert percentile(ordered, float(q)) == nearest_rank(ordered, q), (q, n)
+
+
+@pytest.mark.parametrize("q", [0.0, -1.0, 100.1, math.nan])
+def test_percentile_refuses_what_is_no_percentage(q: float) -> None:
+    with pytest.raises(ValueError, match="percentile"):
+        percentile([1.0], q)
+
+
+def test_percentile_of_nothing() -> None:
+    with pytest.raises(ValueError, match="no samples"):
+        percentile([], 50)
+
+
+def test_summary_of_known_samples() -> None:
+    figures = summary([float(i) for i in range(100, 0, -1)])
+    assert figures == {
+        "n": 100,
+        "p50": 50.0,
+        "p90": 90.0,
+        "p99": 99.0,
+        "p999": None,
+        "max": 100.0,
+        "jitter": 49.0,
+        "p99_over_p50": 99.0 / 50.0,
+    }
+
+
+def test_p999_is_missing_below_its_sample_count() -> None:
+    assert summary([1.0] * (P999_MIN_SAMPLES - 1))["p999"] is None
+    assert summary([float(i) for i in range(1, P999_MIN_SAMPLES + 1)])["p999"] == 9_990.0
+
+
+def test_summary_of_nothing_is_missing_not_zero() -> None:
+    figures = summary([])
+    assert figures.pop("n") == 0
+    assert set(figures) == set(summary([1.0])) - {"n"}
+    assert set(figures.values()) == {None}
+
+
+def test_summary_refuses_nan() -> None:
+    with pytest.raises(ValueError, match="NaN"):
+        summary([1.0, math.nan])
+
+
+def test_ratio_is_missing_when_the_median_is_zero() -> None:
+    assert summary([0.0, 0.0, 1.0])["p99_over_p50"] is None
+
+
+def t_probability(t: float, degrees: int) -> float:
+    """P(|T| <= t) by Simpson's rule over the density."""
+    log_norm = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)
+    norm = math.exp(log_norm) / math.sqrt(degrees * math.pi)
+    steps = 20_000
+    width = t / steps
+    total = 0.0
+    for i in range(steps + 1):
+        weight = 1 if i in (0, steps) else (4 if i % 2 else 2)
+        total += weight * (1 + (i * width) ** 2 / degrees) ** (-(degrees + 1) / 2)
+    return 2 * norm * total * width / 3
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 5, 10, 20, 29, 30, 31, 40, 199, 1_000])
+def test_student_t_leaves_five_percent_outside(degrees: int) -> None:
+    # 4 decimals of t move the probability by less than 5e-5 at any number of degrees.
+    assert t_probability(student_t95(degrees), degrees) == pytest.approx(0.95, abs=5e-5)
+
+
+def test_student_t_falls_towards_the_normal_quantile() -> None:
+    values = [student_t95(n) for n in range(1, 200)]
+    assert values == sorted(values, reverse=True)
+    assert values[-1] > 1.959964
+
+
+def test_student_t_needs_a_degree_of_freedom() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        student_t95(0)
+
+
+def test_mean_and_interval() -> None:
+    mean, half = mean_ci95([1.0, 2.0, 3.0])
+    assert mean == 2.0
+    assert half == pytest.approx(4.3027 / math.sqrt(3))
+
+
+def test_interval_of_one_value_is_missing() -> None:
+    assert mean_ci95([3.0]) == (3.0, None)
+
+
+def test_mean_of_nothing() -> None:
+    with pytest.raises(ValueError, match="no values"):
+        mean_ci95([])
+
+
+def test_interval_covers_the_mean_of_small_samples(seed: int) -> None:
+    draw = random.Random(seed)
+    tries, hits = 4_000, 0
+    for _ in range(tries):
+        mean, half = mean_ci95([draw.gauss(5.0, 2.0) for _ in range(4)])
+        assert half is not None
+        hits += abs(mean - 5.0) <= half
+    # The count is binomial(4000, 0.95): 5 standard deviations are 69.
+    assert abs(hits - 0.95 * tries) < 69

@@ -1,0 +1,1 @@
+"""Types, errors, clock and measurement shared by every layer. Standard library only."""

@@ -1,0 +1,43 @@
+"""The exception tree of wmrt.
+
+Every error a caller may want to catch derives from `WmrtError`. Messages say what was given, what
+is allowed and what to do; the command line prints them as one line and exits with code 2.
+"""
+
+from __future__ import annotations
+
+
+class WmrtError(Exception):
+    """Base of every error wmrt raises on purpose."""
+
+
+class UsageError(WmrtError):
+    """A request that cannot be meant: an unknown name, an option out of its range."""
+
+
+class StateError(WmrtError):
+    """A state that strict encoding refuses. Names the field, the value and what is allowed."""
+
+
+class SchemaError(WmrtError):
+    """A schema definition or a schema pairing that is wrong."""
+
+
+class CheckpointError(WmrtError):
+    """A checkpoint that is missing, damaged or not the one expected."""
+
+
+class QuantizationError(WmrtError):
+    """A tensor or recipe that cannot be quantized, or packed data that is inconsistent."""
+
+
+class SafetyError(WmrtError):
+    """A safety configuration that is wrong, or an operator request that is refused."""
+
+
+class UnsupportedError(WmrtError):
+    """Something was requested exactly and cannot be had here; the message gives the reason."""
+
+
+class MissingExtraError(WmrtError):
+    """An optional dependency is absent; the message gives the pip command that brings it."""
