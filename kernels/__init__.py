@@ -2,3 +2,8 @@
 
 if __name__ == "kernels":  # the folder itself was put on sys.path
     raise ImportError("import wmrt.kernels: the bare name kernels belongs to nobody")
+
+from wmrt.kernels import reference as reference  # registers its operators
+from wmrt.kernels.registry import LinearOp, linear, operators
+
+__all__ = ["LinearOp", "linear", "operators"]

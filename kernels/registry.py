@@ -1,0 +1,68 @@
+"""Which implementation computes a linear layer: named, picked once, reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from wmrt.core.errors import UnsupportedError
+
+LinearFunction = Callable[[Tensor, Any], Tensor]
+
+
+@dataclass(frozen=True)
+class LinearOp:
+    """A linear operator ready to call: ``op(x[..., K], weight) -> float32[..., N]``.
+
+    `weight` is a `QuantizedTensor`, or for the bf16 format a bfloat16 matrix [N, K].
+    `name` is what a run report prints, such as ``linear_nvfp4_a8.reference``.
+    """
+
+    name: str
+    format: str
+    activation: str
+    implementation: str
+    function: LinearFunction
+
+    def __call__(self, x: Tensor, weight: Any) -> Tensor:
+        return self.function(x, weight)
+
+
+_OPS: dict[tuple[str, str, str], LinearOp] = {}
+_SHORT = {"int8-g32": "a8", "bf16": "a16"}
+
+
+def register(
+    format: str, activation: str, implementation: str
+) -> Callable[[LinearFunction], LinearFunction]:
+    """Enter the decorated function as `implementation` of the linear for format and activation."""
+
+    def enter(function: LinearFunction) -> LinearFunction:
+        kind = format if format == "bf16" else f"{format}_{_SHORT[activation]}"
+        name = f"linear_{kind.replace('-', '_')}.{implementation}"
+        _OPS[format, activation, implementation] = LinearOp(
+            name, format, activation, implementation, function
+        )
+        return function
+
+    return enter
+
+
+def linear(format: str, activation: str, implementation: str = "reference") -> LinearOp:
+    """The operator asked for, exactly; `UnsupportedError` lists what exists. Never falls back."""
+    op = _OPS.get((format, activation, implementation))
+    if op is None:
+        listed = "; ".join(f"{f} with {a}: {i}" for f, a, i in _OPS)
+        raise UnsupportedError(
+            f"no linear for weights {format!r}, activations {activation!r}, "
+            f"implementation {implementation!r}; there are: {listed}"
+        )
+    return op
+
+
+def operators() -> tuple[LinearOp, ...]:
+    """Every registered operator."""
+    return tuple(_OPS.values())
