@@ -1,0 +1,1 @@
+"""The ``wmrt`` command: one verb per module, imported only when it runs."""

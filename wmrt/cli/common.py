@@ -1,0 +1,190 @@
+"""What the verbs share: the result file, progress bars, and the exit for a result that falls short.
+
+A verb raises `wmrt.core.errors.WmrtError` (or a click error) for anything its user did wrong;
+`wmrt.cli.main.main` turns it into one line and exit status 2.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from wmrt import __version__
+from wmrt.core import machine
+from wmrt.core.errors import UsageError
+
+T = TypeVar("T")
+
+
+def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds ``--json FILE``; the verb receives ``json_path: Path | None`` for `write_result`."""
+    option = click.option(
+        "--json",
+        "json_path",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        callback=_writable,
+        help="Write the results to FILE as JSON.",
+    )
+    return option(function)
+
+
+def _writable(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
+    """Make the file's folder now, so that a path that cannot be written is told before the work."""
+    if path is None:
+        return None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise click.BadParameter(f"cannot make folder {path.parent}: {error.strerror}") from None
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise click.BadParameter(f"{path} cannot be written")
+    return path
+
+
+def console(stderr: bool = False) -> Console:
+    """Where tables (stdout) and notes (stderr) go; plain text when it is no terminal."""
+    return Console(stderr=stderr, highlight=False)
+
+
+def progress() -> Progress:
+    """A display on stderr: ``with progress() as bar: bar.add_task("driving", total=n)``."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console(stderr=True),
+    )
+
+
+def track(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
+    """``items``, with a progress bar of its own; ``total`` when they have no length."""
+    with progress() as bar:
+        yield from bar.track(items, total=total, description=description)
+
+
+def falls_short(reason: str) -> NoReturn:
+    """Say why the result is not good enough, and end with status 1. Write the results first."""
+    console(stderr=True).print(f"falls short: {reason}", markup=False, soft_wrap=True)
+    click.get_current_context().exit(1)
+
+
+def write_result(
+    path: Path | None,
+    results: Mapping[str, Any],
+    *,
+    device: str = "cpu",
+    model: str | None = None,
+    model_sha256: str | None = None,
+    recipe: str | None = None,
+    resolved: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the result file of ``--json``; nothing if ``path`` is None.
+
+    Args:
+        path: written whole or not at all (a temporary file beside it, renamed).
+        results: JSON data, dataclasses, enums, paths, NumPy or torch values. A figure that is
+            missing is None: a NaN or an infinity is refused with its place.
+        device: torch device that ran the model; a CUDA device is recorded with its name.
+        model: checkpoint name or path as asked for. model_sha256: root hash of its weights.
+        recipe: as asked for. resolved: what ran instead of, or in detail of, what was asked for.
+    """
+    if path is None:
+        return
+    identity = {
+        "device": _device_name(device),
+        "cpu": machine.cpu_name(),
+        "threads": _threads(),
+        "torch": _version("torch"),
+        "triton": _version("triton"),
+        "model": model,
+        "model_sha256": model_sha256,
+        "recipe": recipe,
+        "resolved": dict(resolved or {}),
+        "commit": machine.source_commit(),
+    }
+    document = {
+        "wmrt": __version__,
+        "command": _command(),
+        "identity": plain(identity, "identity"),
+        "results": plain(results, "results"),
+    }
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", "utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UsageError(f"--json {path}: {error.strerror or error}") from None
+
+
+def plain(value: Any, place: str) -> Any:
+    """``value`` as JSON data.
+
+    Raises ValueError, naming the place, on NaN, infinity and types without a JSON form.
+    """
+    if value is None or isinstance(value, (bool, int, str)):
+        return value.value if isinstance(value, Enum) else value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{place} is {value}; a missing figure is None")
+        return float(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item, f"{place}.{key}") for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item, f"{place}[{index}]") for index, item in enumerate(value)]
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name), f"{place}.{f.name}") for f in fields(value)}
+    if isinstance(value, Enum):
+        return plain(value.value, place)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "tolist"):  # a NumPy or torch scalar or array, of which neither is imported
+        return plain(value.tolist(), place)
+    raise ValueError(f"{place} is a {type(value).__name__}, which has no JSON form")
+
+
+def _command() -> list[str]:
+    """The command line that is running: the one `main` was given, or the process's own."""
+    context = click.get_current_context(silent=True)
+    given = context.find_root().obj if context is not None else None
+    return ["wmrt", *(given if isinstance(given, list) else sys.argv[1:])]
+
+
+def _version(package: str) -> str | None:
+    """Version of the package as loaded, else as installed, else None; never imports it."""
+    loaded = getattr(sys.modules.get(package), "__version__", None)
+    return str(loaded) if loaded is not None else machine.installed_version(package)
+
+
+def _threads() -> int | None:
+    """Threads torch computes with; None if this run did not use torch."""
+    torch = sys.modules.get("torch")
+    return None if torch is None else int(torch.get_num_threads())
+
+
+def _device_name(device: str) -> str:
+    torch = sys.modules.get("torch")
+    if not device.startswith("cuda") or torch is None:
+        return device
+    return f"{device} ({torch.cuda.get_device_name(device)})"

@@ -1,0 +1,146 @@
+"""``wmrt doctor``: what this machine and this installation have, and what is missing."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+from collections.abc import Iterator
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+import wmrt
+from wmrt.cli.common import console, falls_short, json_option, write_result
+from wmrt.core import machine
+
+_REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)")
+_EXTRA = re.compile(r"""extra\s*==\s*['"]([^'"]+)['"]""")
+
+
+@click.command(epilog="Example: wmrt doctor --json out/doctor.json")
+@json_option
+def command(json_path: Path | None) -> None:
+    """Show what this machine and this installation have, and what is missing.
+
+    Ends with status 1 if wmrt itself cannot run here; a missing extra is only reported.
+    """
+    requirements = installed_requirements()
+    torch = torch_facts()
+    results = {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": {
+            "name": machine.cpu_name(),
+            "usable": machine.usable_cpus(),
+            "features": machine.cpu_features(),
+        },
+        "memory_bytes": machine.memory_bytes(),
+        "torch": torch,
+        "requirements": requirements,
+        "checkpoints": packaged_checkpoints(),
+    }
+    _show(results)
+    write_result(json_path, results)
+    missing = [name for name, version in requirements.get("", {}).items() if version is None]
+    if not requirements:
+        falls_short("wmrt is not installed, only found; run: pip install -e . in its folder")
+    if missing:
+        falls_short(f"missing {', '.join(missing)}; run: pip install wmrt")
+    if torch["error"]:
+        falls_short(f"torch does not load: {torch['error']}")
+
+
+def installed_requirements() -> dict[str, dict[str, str | None]]:
+    """Extra ("" for the base) to ``{distribution: installed version or None}``.
+
+    Read from wmrt's own metadata; empty when wmrt is imported without having been installed.
+    """
+    found: dict[str, dict[str, str | None]] = {}
+    try:
+        declared = metadata.requires("wmrt") or []
+    except metadata.PackageNotFoundError:
+        return found
+    for line in declared:
+        name, extra = _REQUIREMENT.match(line), _EXTRA.search(line)
+        if name is not None:
+            group = found.setdefault(extra.group(1) if extra else "", {})
+            group[name.group(1)] = machine.installed_version(name.group(1))
+    return found
+
+
+def torch_facts() -> dict[str, Any]:
+    """Version, threads and CUDA devices of torch, or in ``error`` why it does not load."""
+    try:
+        torch: Any = import_module("torch")
+    except (ImportError, OSError) as error:  # OSError: a shared library of the wheel is missing
+        return {"version": None, "threads": None, "cuda": [], "error": str(error)}
+    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return {
+        "version": str(torch.__version__),
+        "threads": torch.get_num_threads(),
+        "cuda": [torch.cuda.get_device_name(index) for index in range(devices)],
+        "error": None,
+    }
+
+
+def packaged_checkpoints() -> list[dict[str, Any]]:
+    """Name, size and weight files of every checkpoint inside the package."""
+    found = []
+    for config in sorted((Path(wmrt.__file__).parent / "checkpoints").glob("*/config.json")):
+        files = [file for file in config.parent.iterdir() if file.is_file()]
+        try:
+            error = None if isinstance(json.loads(config.read_text("utf-8")), dict) else "no object"
+        except (OSError, ValueError) as fault:
+            error = str(fault)
+        if not any(file.suffix == ".safetensors" for file in files):
+            error = error or "no weights"
+        found.append(
+            {
+                "name": config.parent.name,
+                "bytes": sum(file.stat().st_size for file in files),
+                "config_error": error,
+            }
+        )
+    return found
+
+
+def _show(results: dict[str, Any]) -> None:
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, value in _rows(results):
+        table.add_row(label, Text(value))  # Text: "wmrt[drive]" is no markup
+    console().print(table)
+
+
+def _rows(results: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    cpu, torch, memory = results["cpu"], results["torch"], results["memory_bytes"]
+    yield "wmrt", f"{wmrt.__version__} ({machine.source_commit() or 'not a checkout'})"
+    yield "python", f"{results['python']} on {results['platform']}"
+    yield "cpu", f"{cpu['name']}, {cpu['usable']} usable"
+    yield "cpu features", " ".join(cpu["features"]) or "unknown"
+    yield "memory", "unknown" if memory is None else f"{memory / 2**30:.1f} GiB"
+    yield "torch", torch["error"] or f"{torch['version']}, {torch['threads']} threads"
+    yield "cuda", ", ".join(torch["cuda"]) or "no device"
+    for extra, packages in results["requirements"].items():
+        yield f"extra {extra}" if extra else "base", _summary(extra, packages)
+    for entry in results["checkpoints"]:
+        state = entry["config_error"] or f"{entry['bytes'] / 1e6:.1f} MB"
+        yield f"checkpoint {entry['name']}", state
+    if not results["checkpoints"]:
+        yield "checkpoints", "none packaged"
+
+
+def _summary(extra: str, packages: dict[str, str | None]) -> str:
+    """Present packages with their versions, then the missing ones and the command for them."""
+    present = ", ".join(f"{name} {version}" for name, version in packages.items() if version)
+    missing = ", ".join(name for name, version in packages.items() if not version)
+    if not missing:
+        return present
+    target = f"'wmrt[{extra}]'" if extra else "wmrt"
+    return f"{present}{'; ' if present else ''}missing {missing}: pip install {target}"

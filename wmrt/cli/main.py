@@ -1,0 +1,91 @@
+"""The ``wmrt`` command. A verb is one line in `VERBS` and a module with a ``command``.
+
+This module and everything it imports must stay light: ``wmrt --help`` loads no torch.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+from wmrt import __version__
+from wmrt.core.errors import WmrtError
+
+#: Verb to its line in ``wmrt --help``. The verb's module is ``wmrt.cli.<verb>``.
+VERBS = {
+    "drive": "Drive a simulated car with a world model and show what it did and how fast.",
+    "collect": "Record driving episodes to learn from.",
+    "train": "Train a world model on recorded episodes.",
+    "quantize": "Store a checkpoint's weights in 4 bits.",
+    "inspect": "Show what a checkpoint holds.",
+    "doctor": "Show what this machine and this installation have, and what is missing.",
+}
+
+OK, FALLS_SHORT, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+
+class VerbGroup(click.Group):
+    """Imports a verb's module when the verb is asked for, and lists all of them without."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            raise click.UsageError(f"no verb {cmd_name!r}; there are {', '.join(VERBS)}", ctx)
+        command: click.Command = import_module(f"wmrt.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(
+    cls=VerbGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit status: 0 done, 1 the result falls short, 2 the request or its input is wrong. "
+    "Example: wmrt drive --recipe nvfp4 --episodes 3 --out out/drive",
+)
+@click.version_option(__version__, prog_name="wmrt", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Run a quantized world model inside a robot's control loop."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit status.
+
+    A request that is wrong, or an input that is, ends in one line on stderr and status 2. Anything
+    else that escapes is a fault of wmrt and keeps its traceback; WMRT_TRACEBACK=1 keeps them all.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        status = cli.main(arguments, prog_name="wmrt", standalone_mode=False, obj=arguments)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return USAGE
+    except click.Abort:
+        return _complain("wmrt", "interrupted", INTERRUPTED)
+    except (click.ClickException, WmrtError, OSError) as error:
+        if os.environ.get("WMRT_TRACEBACK") == "1":
+            raise
+        return _complain(*_describe(error), USAGE)
+    return status if isinstance(status, int) else OK
+
+
+def _describe(error: Exception) -> tuple[str, str]:
+    """The command that complains, and what about."""
+    if not isinstance(error, click.ClickException):
+        return "wmrt", str(error) or type(error).__name__
+    context = getattr(error, "ctx", None)
+    path = "wmrt" if context is None else context.command_path
+    return path, f"{error.format_message().rstrip('.')} (see {path} --help)"
+
+
+def _complain(who: str, what: str, status: int) -> int:
+    click.echo(f"{who}: error: {' '.join(what.split())}", err=True)
+    return status
