@@ -1,0 +1,82 @@
+"""Many states at once: the vectorised forms, equal to the scalar path of `wmrt.model.encoding`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from wmrt.core.errors import StateError
+from wmrt.model.fields import Column
+from wmrt.model.rounding import UNKNOWN, round_array
+
+
+def decode(column: Column, q: int) -> bool | float | str | None:
+    """One integer back to a plain value."""
+    if q == UNKNOWN:
+        return None
+    if column.numeric:
+        return float(q / 10.0**column.decimals)
+    return q == 2 if column.kind == "flag" else column.values[q - 1]
+
+
+class Tables:
+    """Per-column constants of one schema as arrays."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = tuple(columns)
+        self._low = np.array([c.q_low for c in columns], dtype=np.int64)
+        self._high = np.array([c.q_high for c in columns], dtype=np.int64)
+        self._index = np.array([i for i, c in enumerate(columns) if c.numeric], dtype=np.int64)
+        chosen = [columns[i] for i in self._index.tolist()]
+        self._decimals = np.array([c.decimals for c in chosen], dtype=np.int64)
+        self._scale = 10.0**self._decimals
+        self._bounds = [np.array(c.bounds, dtype=np.int64) for c in chosen]
+
+    def check_q(self, q: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """``q`` as int64[..., F]; `StateError` if shape, type or any value is not the schema's."""
+        array = np.asarray(q)
+        count = len(self._columns)
+        if array.dtype.kind not in "iu" or array.ndim < 1 or array.shape[-1] != count:
+            raise StateError(
+                f"q must be integers of shape [..., {count}], got {array.dtype} of {array.shape}"
+            )
+        wide = array.astype(np.int64)
+        bad = ((wide < self._low) & (wide != UNKNOWN)) | (wide > self._high)
+        if bad.any():
+            first = tuple(int(k[0]) for k in np.nonzero(bad))
+            column = self._columns[first[-1]]
+            raise StateError(
+                f"{column.name}: q {wide[first]} is not a state of this schema; allowed: "
+                f"{column.q_low} to {column.q_high}, or {UNKNOWN} for unknown"
+            )
+        return wide
+
+    def encode(self, q: npt.ArrayLike) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+        """Codes and values of integers; see `StateSchema.encode_q`."""
+        wide = self.check_q(q)
+        known = wide != UNKNOWN
+        codes = np.where(known, wide, 0)
+        values = np.zeros(wide.shape, dtype=np.float32)
+        numbers = np.where(known, wide, 0)[..., self._index]
+        values[..., self._index] = (numbers / self._scale).astype(np.float32)
+        for at, bounds in zip(self._index.tolist(), self._bounds, strict=True):
+            codes[..., at] = np.searchsorted(bounds, wide[..., at], side="right") + 1
+        codes[~known] = 0
+        return codes.astype(np.int32), values
+
+    def quantize(self, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Integers of readings; see `StateSchema.quantize_array`."""
+        array = np.asarray(values)
+        count = len(self._index)
+        if array.dtype.kind not in "fiu" or array.ndim < 1 or array.shape[-1] != count:
+            raise StateError(
+                f"readings must be numbers of shape [..., {count}], one per numeric column, "
+                f"got {array.dtype} of {array.shape}"
+            )
+        with np.errstate(over="ignore", invalid="ignore"):
+            # By way of float64, as the scalar path does, so that integers round alike.
+            readings = array.astype(np.float64).astype(np.float32)
+        low, high = self._low[self._index], self._high[self._index]
+        return round_array(readings, self._decimals, low, high)
