@@ -28,7 +28,7 @@ from wmrt.model.readings import (
     to_list,
     to_text,
 )
-from wmrt.model.rounding import UNKNOWN, exact_q, tie_limit
+from wmrt.model.rounding import ROUNDER, UNKNOWN, exact_q, tie_limit
 
 #: Undeclared keys reported one by one; the rest are counted in one more issue.
 MAX_EXTRA = 16
@@ -62,9 +62,12 @@ class Encoded:
 
 @dataclass
 class Raw:
-    """What `Encoder` fills in: lists of F entries, one cause per column, and the rest."""
+    """What `Encoder` fills in: lists of F entries, one cause per column, and the rest.
 
-    q: list[int]
+    ``q`` holds whole floats or ints: every q, and `UNKNOWN`, is exact in float64.
+    """
+
+    q: list[float]
     codes: list[int]
     values: list[float]
     notes: dict[int, Issue]
@@ -86,7 +89,7 @@ class Encoder:
         self._numeric = tuple(
             (
                 i, 10.0**c.decimals, float(c.q_low), float(c.q_high),
-                tie_limit(c.q_low, c.q_high), c.bounds,
+                tie_limit(c.q_low, c.q_high), tuple(map(float, c.bounds)),
             )
             for i, c in enumerate(columns) if c.numeric
         )  # fmt: skip
@@ -153,7 +156,7 @@ class Encoder:
         for x, given, (i, scale, low, high, limit, bounds) in plan:
             y = x * scale
             if low <= y <= high:
-                q = round(y)
+                q: float = y + ROUNDER - ROUNDER
                 if not -limit < y - q < limit:
                     q = exact_q(x, self._columns[i].decimals)
             elif i in raw.notes:  # stands for a value already noted as unreadable

@@ -62,7 +62,7 @@ def check_numbers(
         )
     if max(-q_low, q_high) > MAX_Q:
         raise SchemaError(
-            f"[{low:g}, {high:g}] at {decimals} decimals needs integers beyond 2**53; "
+            f"[{low:g}, {high:g}] at {decimals} decimals needs integers beyond 2**50; "
             "use fewer decimals or another unit"
         )
     knots = uniform_knots(low, high, buckets)

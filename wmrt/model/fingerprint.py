@@ -18,6 +18,9 @@ import struct
 import unicodedata
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from wmrt.model.rounding import UNKNOWN
 
 
@@ -58,19 +61,19 @@ class Fingerprinter:
 
     Args:
         schema_hash: hex of `content_hash`.
-        columns: number of columns.
         instruction_at: number of columns before the instruction, None when there is none.
     """
 
-    def __init__(self, schema_hash: str, columns: int, instruction_at: int | None) -> None:
+    def __init__(self, schema_hash: str, instruction_at: int | None) -> None:
         self._start = hashlib.blake2b(bytes.fromhex(schema_hash), digest_size=8)
         self._at = instruction_at
-        self._pack = struct.Struct(f"<{columns + (instruction_at is not None)}q").pack
 
-    def __call__(self, q: list[int], instruction: str | None) -> int:
-        """Fingerprint of one state's integers and instruction text, in [0, 2**64)."""
+    def __call__(self, q: npt.NDArray[np.int64], instruction: str | None) -> int:
+        """Fingerprint of one state's integers int64[F] and instruction text, in [0, 2**64)."""
+        data = q.astype("<i8", copy=False).tobytes()
         if self._at is not None:
-            q = [*q[: self._at], instruction_code(instruction), *q[self._at :]]
+            code = instruction_code(instruction).to_bytes(8, "little", signed=True)
+            data = data[: 8 * self._at] + code + data[8 * self._at :]
         digest = self._start.copy()
-        digest.update(self._pack(*q))
+        digest.update(data)
         return int.from_bytes(digest.digest(), "little")

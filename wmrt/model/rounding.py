@@ -18,8 +18,11 @@ import numpy.typing as npt
 
 #: q of a value that is not known.
 UNKNOWN = -(2**63)
-#: Largest |q| a field may reach: every q is then exact in float64.
-MAX_Q = 2**53
+#: Largest |q| a field may reach: q is then exact in float64, and so is `ROUNDER` plus it.
+MAX_Q = 2**50
+#: y + ROUNDER - ROUNDER rounds a float64 half-even to an integer for |y| up to 2**51, six times as
+#: fast as round(y): at 1.5 * 2**52 the float64 ulp is 1.
+ROUNDER = 1.5 * 2.0**52
 #: Relative distance from a tie below which decimal arithmetic decides. Half a float32 ulp is at
 #: most 2**-24 of the value, the float64 product adds 2**-53: 2**-23 is nearly twice their sum.
 TIE_RELATIVE = 2.0**-23

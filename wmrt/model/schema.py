@@ -106,7 +106,7 @@ class StateSchema:
         self.input_hash = content_hash(schema_json.without_buckets(data))
         self._encoder = Encoder(self.fields, self.columns, max_unknown)
         self._tables = tables.Tables(self.columns)
-        self._fingerprint = Fingerprinter(self.hash, len(self.columns), self._instruction_at())
+        self._fingerprint = Fingerprinter(self.hash, self._instruction_at())
 
     def _instruction_at(self) -> int | None:
         if self.instruction is None:
@@ -134,7 +134,7 @@ class StateSchema:
             np.array(raw.codes, dtype=np.int32),
             np.array(raw.values, dtype=np.float32),
             issues,
-            np.array(raw.q, dtype=np.int64),
+            _integers(raw),
             raw.instruction,
         )
 
@@ -143,12 +143,12 @@ class StateSchema:
     ) -> tuple[npt.NDArray[np.int64], tuple[Issue, ...]]:
         """The integers of one state, int64[F], and its issues; arguments as `encode`."""
         raw, issues = self._run(state, strict)
-        return np.array(raw.q, dtype=np.int64), issues
+        return _integers(raw), issues
 
     def fingerprint(self, state: object, strict: bool = False) -> int:
         """64-bit name of a state (`wmrt.model.fingerprint`); arguments as `encode`."""
         raw, _ = self._run(state, strict)
-        return self._fingerprint(raw.q, raw.instruction)
+        return self._fingerprint(_integers(raw), raw.instruction)
 
     def fingerprint_q(self, q: npt.ArrayLike, instruction: str | None = None) -> int:
         """Fingerprint of integers int64[F] from `quantize`, and the instruction's text if any.
@@ -161,7 +161,7 @@ class StateSchema:
             raise StateError(f"fingerprint_q takes one state, int64[F]; got shape {checked.shape}")
         if instruction is not None and self.instruction is None:
             raise StateError("this schema has no instruction field; leave instruction out")
-        return self._fingerprint(checked.tolist(), instruction)
+        return self._fingerprint(checked, instruction)
 
     def decode(self, q: npt.ArrayLike) -> dict[str, Any]:
         """Integers int64[F] back to a state of plain values; unknown is None.
@@ -267,6 +267,10 @@ class StateSchema:
             f"StateSchema({self.name!r}, {len(self.fields)} fields, {len(self.columns)} columns, "
             f"hash {self.hash[:16]})"
         )
+
+
+def _integers(raw: Raw) -> npt.NDArray[np.int64]:
+    return np.array(raw.q, dtype=np.float64).astype(np.int64)
 
 
 def _refuse(issues: Iterable[Issue]) -> None:

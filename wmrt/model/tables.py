@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from wmrt.core.errors import StateError
+from wmrt.core.errors import SchemaError, StateError
 from wmrt.model.fields import Column
 from wmrt.model.rounding import UNKNOWN, round_array
 
@@ -32,7 +33,21 @@ class Tables:
         chosen = [columns[i] for i in self._index.tolist()]
         self._decimals = np.array([c.decimals for c in chosen], dtype=np.int64)
         self._scale = 10.0**self._decimals
-        self._bounds = [np.array(c.bounds, dtype=np.int64) for c in chosen]
+        # The bucket bounds of all columns in one ascending array, column c's moved by shift[c]:
+        # one search then finds every bucket.
+        spans = [c.q_high - c.q_low + 2 for c in chosen]
+        starts = list(itertools.accumulate(spans, initial=0))
+        if starts[-1] >= 2**62:
+            raise SchemaError(
+                f"{len(chosen)} numeric columns hold {starts[-1]:.3g} distinct values together; "
+                "use fewer decimals or split the schema (limit 2**62)"
+            )
+        shift = [start - c.q_low for start, c in zip(starts, chosen, strict=False)]
+        bounds = [b + s for c, s in zip(chosen, shift, strict=True) for b in c.bounds]
+        self._shift = np.array(shift, dtype=np.int64)
+        self._bounds = np.array(bounds, dtype=np.int64)
+        counts = [len(c.bounds) for c in chosen]
+        self._before = np.array(list(itertools.accumulate(counts, initial=-1))[:-1], dtype=np.int64)
 
     def check_q(self, q: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """``q`` as int64[..., F]; `StateError` if shape, type or any value is not the schema's."""
@@ -56,14 +71,13 @@ class Tables:
     def encode(self, q: npt.ArrayLike) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
         """Codes and values of integers; see `StateSchema.encode_q`."""
         wide = self.check_q(q)
-        known = wide != UNKNOWN
-        codes = np.where(known, wide, 0)
+        codes = np.where(wide == UNKNOWN, 0, wide)
         values = np.zeros(wide.shape, dtype=np.float32)
-        numbers = np.where(known, wide, 0)[..., self._index]
+        numbers = codes[..., self._index]
         values[..., self._index] = (numbers / self._scale).astype(np.float32)
-        for at, bounds in zip(self._index.tolist(), self._bounds, strict=True):
-            codes[..., at] = np.searchsorted(bounds, wide[..., at], side="right") + 1
-        codes[~known] = 0
+        buckets = np.searchsorted(self._bounds, numbers + self._shift, side="right") - self._before
+        known = wide[..., self._index] != UNKNOWN
+        codes[..., self._index] = np.where(known, buckets, 0)
         return codes.astype(np.int32), values
 
     def quantize(self, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
