@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from wmrt.core.types import ActionSpec
-from wmrt.envs.motion import bicycle, following_acceleration, steering_angle
+from wmrt.envs.motion import bicycle, bound, following_acceleration, steering_angle
 from wmrt.envs.planner import MANOEUVRES, Planner, Scene
 from wmrt.envs.state import LANE_WIDTH, LANES
 
 __all__ = ["Expert", "ExpertLabel", "Scene"]
 
-#: Share of the actuators' rate limits that the expert uses, so that its drives never trip a breaker.
+#: Share of the actuators' rate limits that the expert uses: its drives never trip a breaker.
 RATE_SHARE = 0.6
 
 
@@ -95,9 +95,8 @@ class Expert:
             )
             steering = steering_angle(target - y, heading, speed)
             action = np.stack((steering, acceleration), axis=1) / self._scale
-            last = np.clip(np.clip(action, last - self._down, last + self._up), -1.0, 1.0)
+            last = bound(bound(action, last - self._down, last + self._up), -1.0, 1.0)
             chunks[:, step] = last
-            x, y, heading, speed = bicycle(
-                x, y, heading, speed, *(last * self._scale).T, self._period
-            )
+            angle, push = (last * self._scale).T
+            x, y, heading, speed = bicycle(x, y, heading, speed, angle, push, self._period)
         return chunks

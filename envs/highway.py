@@ -8,10 +8,11 @@ collision -1, mapped to 0..1) times 0.1 s: 30 s without a collision earn at most
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
@@ -37,9 +38,9 @@ from wmrt.model.schema import StateSchema
 
 require("highway_env", "drive")
 
-from highway_env.envs.common.action import ContinuousAction  # noqa: E402
-from highway_env.envs.common.observation import ObservationType  # noqa: E402
-from highway_env.envs.highway_env import HighwayEnvFast  # noqa: E402
+from highway_env.envs.common.action import ContinuousAction  # type: ignore[import-untyped]  # noqa: E402
+from highway_env.envs.common.observation import ObservationType  # type: ignore[import-untyped]  # noqa: E402
+from highway_env.envs.highway_env import HighwayEnvFast  # type: ignore[import-untyped]  # noqa: E402
 
 from wmrt.envs.traffic import EgoVehicle, straight_road  # noqa: E402
 
@@ -50,7 +51,8 @@ class _Perception(ObservationType):  # type: ignore[misc]
     """Hands highway-env the observation that the environment computes."""
 
     def space(self) -> spaces.Dict:
-        return self.env.space_of_observation
+        space: spaces.Dict = self.env.space_of_observation
+        return space
 
     def observe(self) -> dict[str, np.ndarray]:
         return self.env.observe()  # type: ignore[no-any-return]
@@ -76,7 +78,7 @@ class HighwayEnv(HighwayEnvFast):  # type: ignore[misc]
     """
 
     period = PERIOD
-    metadata = {"render_modes": ["human", "rgb_array"], "render_fps": round(1 / PERIOD)}
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["human", "rgb_array"], "render_fps": 10}
 
     def __init__(
         self, config: Mapping[str, Any] | None = None, render_mode: str | None = None
@@ -223,16 +225,17 @@ class HighwayEnv(HighwayEnvFast):  # type: ignore[misc]
         }
 
     def render(self) -> Any:
-        if self.render_mode == "rgb_array" and self.viewer is None:
-            _open_display_offscreen()
-        return super().render()
+        if self.render_mode != "rgb_array" or self.viewer is not None:
+            return super().render()
+        with _dummy_display():
+            return super().render()
 
 
 class OccludedHighwayEnv(HighwayEnv):
-    """`HighwayEnv` whose six lane/side sensor groups switch off and on (mean dwell 1.0 s each way).
+    """`HighwayEnv` whose six lane/side sensor groups switch off and on, 1.0 s each way on average.
 
-    The traffic of a seed is that of `HighwayEnv`. A group that is off reads None in both fields; the
-    expert's labels see the true scene.
+    The traffic of a seed is that of `HighwayEnv`. A group that is off reads None in both fields;
+    the expert's labels see the true scene.
     """
 
     def __init__(
@@ -253,22 +256,22 @@ class OccludedHighwayEnv(HighwayEnv):
         return super().step(action)
 
 
-def _open_display_offscreen() -> None:
+@contextlib.contextmanager
+def _dummy_display() -> Iterator[None]:
     """Start pygame's display on SDL's dummy driver, for machines without a screen.
 
-    highway-env draws nothing when it finds that driver in the environment, so the variable is set
-    only while SDL starts.
+    highway-env draws nothing when it finds that driver in the environment, so the variable is there
+    only while SDL starts, and is put back as it was once highway-env's viewer exists.
     """
     import pygame
 
-    if pygame.display.get_init():
-        return
     before = os.environ.get("SDL_VIDEODRIVER")
-    os.environ["SDL_VIDEODRIVER"] = "dummy"
     try:
-        pygame.display.init()
+        if not pygame.display.get_init():
+            os.environ["SDL_VIDEODRIVER"] = "dummy"
+            pygame.display.init()
+        os.environ.pop("SDL_VIDEODRIVER", None)
+        yield
     finally:
-        if before is None:
-            del os.environ["SDL_VIDEODRIVER"]
-        else:
+        if before is not None:
             os.environ["SDL_VIDEODRIVER"] = before

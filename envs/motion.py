@@ -30,37 +30,49 @@ _CLOSING_BRAKE = 2.0  # m/s^2, braking planned while closing on the car ahead
 _SPEED_TIME = 0.6  # s
 
 
+def bound(value: Array, low: Array, high: Array) -> Array:
+    """``np.clip`` by its two ufuncs: 1.2 us instead of 5 us on the small arrays used here."""
+    return np.minimum(np.maximum(value, low), high)
+
+
 def lateral_speed(error: Array) -> Array:
     """Wanted lateral speed (m/s) for a lateral error (m) to the target lane's centre."""
     size = np.abs(error)
     near = np.minimum(_APPROACH * size, np.sqrt(2.0 * _APPROACH_BRAKE * size))
-    return np.sign(error) * np.minimum(near, LATERAL_SPEED)
+    return np.copysign(np.minimum(near, LATERAL_SPEED), error)
 
 
 def steering_angle(error: Array, heading: Array, speed: Array) -> Array:
-    """Steering angle (rad) that tracks `lateral_speed`, at most 3.5 m/s^2 of lateral acceleration."""
+    """Steering angle (rad) that tracks `lateral_speed` with at most 3.5 m/s^2 to the side."""
     safe = np.maximum(speed, 3.0)
-    wanted = np.arcsin(np.clip(lateral_speed(error) / safe, -0.35, 0.35))
+    wanted = np.arcsin(bound(lateral_speed(error) / safe, -0.35, 0.35))
     limit = LATERAL_ACCELERATION / safe
-    rate = np.clip(_HEADING_GAIN * (wanted - heading), -limit, limit)
-    slip = np.arcsin(np.clip(rate * (CAR_LENGTH / 2) / safe, -0.5, 0.5))
+    rate = bound(_HEADING_GAIN * (wanted - heading), -limit, limit)
+    slip = np.arcsin(bound(rate * (CAR_LENGTH / 2) / safe, -0.5, 0.5))
     return np.arctan(2.0 * np.tan(slip))
 
 
-def following_acceleration(speed: Array, wanted: Array, distance: Array, front_speed: Array) -> Array:
+def following_acceleration(
+    speed: Array, wanted: Array, distance: Array, front_speed: Array
+) -> Array:
     """Acceleration towards ``wanted`` speed behind a car ``distance`` m ahead (between centres).
 
     The car may close in as fast as braking at 2 m/s^2 still ends at 2 m + 0.55 s behind the other.
     """
-    free = (wanted - speed) / _SPEED_TIME
     room = distance - CAR_LENGTH - _STANDSTILL - _HEADWAY * front_speed
-    closing = np.where(room > 0, np.sqrt(2.0 * _CLOSING_BRAKE * np.maximum(room, 0.0)), 0.5 * room)
-    follow = (front_speed + closing - speed) / _SPEED_TIME
-    return np.clip(np.minimum(free, follow), -BRAKING, ACCELERATION)
+    closing = np.sqrt(2.0 * _CLOSING_BRAKE * np.maximum(room, 0.0)) + 0.5 * np.minimum(room, 0.0)
+    reachable = np.minimum(wanted, front_speed + closing)
+    return bound((reachable - speed) / _SPEED_TIME, -BRAKING, ACCELERATION)
 
 
 def bicycle(
-    x: Array, y: Array, heading: Array, speed: Array, steering: Array, acceleration: Array, dt: float
+    x: Array,
+    y: Array,
+    heading: Array,
+    speed: Array,
+    steering: Array,
+    acceleration: Array,
+    dt: float,
 ) -> tuple[Array, Array, Array, Array]:
     """One step of highway-env's kinematic bicycle; returns new (x, y, heading, speed)."""
     slip = np.arctan(0.5 * np.tan(steering))

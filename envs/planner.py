@@ -1,8 +1,8 @@
 """The expert's privileged search: 36 two-stage manoeuvres rolled out against predicted traffic.
 
-A manoeuvre is a lane change of -1, 0 or +1 and a wanted speed; the second stage starts after 2 s and
-lasts to the horizon. Other cars keep their speed and steer to the lane they want (known here, hidden
-from the driver). Everything is vectorised over manoeuvres x vehicles.
+A manoeuvre is a lane change of -1, 0 or +1 and a wanted speed; the second stage starts after 2 s
+and lasts to the horizon. Other cars keep their speed and steer to the lane they want (known here,
+hidden from the driver). Everything is vectorised over manoeuvres x vehicles.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from itertools import product
 
 import numpy as np
 
-from wmrt.envs.motion import Array, following_acceleration, lateral_speed
 from wmrt.envs.motion import LATERAL_ACCELERATION as SIDE
+from wmrt.envs.motion import Array, bound, following_acceleration, lateral_speed
 from wmrt.envs.state import LANE_WIDTH, LANES
 
 SHIFTS = (-1, 0, 1)
@@ -94,7 +94,8 @@ class Planner:
         value -= self.change * moves[:, None]
         wanted = scene.lane + np.cumsum(_PATHS, axis=1)
         value[(wanted != lanes).any(axis=1)] = -np.inf
-        return value.reshape(3, 3, 2, 2).max(axis=(1, 3)).reshape(6)
+        best: np.ndarray = value.reshape(3, 3, 2, 2).max(axis=(1, 3)).reshape(6)
+        return best
 
     def _near(self, scene: Scene) -> np.ndarray:
         dx = scene.others[:, 0] - scene.x
@@ -136,8 +137,8 @@ class Planner:
         before = np.concatenate((ox[:1] - self.dt * ov, ox[:-1]))
         for t in range(steps):
             gap = before[t] - x[:, :, None]
-            gap = np.where(gap > 0, gap, 1e4) + blocked[t]
-            flat = gap.reshape(-1, count)
+            gap[gap <= 0.0] = 1e4
+            flat = (gap + blocked[t]).reshape(-1, count)
             nearest = flat.argmin(axis=1)
             distance = flat[rows, nearest].reshape(x.shape)
             front = ov[nearest].reshape(x.shape)
@@ -160,7 +161,7 @@ class Planner:
         alive = np.logical_and.accumulate((apart >= self.contact).all(axis=-1), axis=0)
         margin = self.soft + np.where(dx > 0, self.ahead_soft, self.behind_soft) * closing
         close = np.maximum(1.0 - apart / margin, 0.0).max(axis=-1)
-        speed = np.clip((v - 20.0) / 10.0, 0.0, 1.0)
+        speed = bound((v - 20.0) / 10.0, 0.0, 1.0)
         right = (y / (LANE_WIDTH * _LAST))[:, :, None]
         reward = (1.0 + 0.4 * speed + 0.1 * right) / 1.5 - self.soft_weight * close
         fade = self.discount**times
@@ -170,12 +171,12 @@ class Planner:
         return value
 
     def _final(self, x: Array, v: Array, target: Array, ox: Array, goal: Array, ov: Array) -> Array:
-        """Worth of the free road ahead at the horizon: what the present speed can still be kept on."""
+        """Worth of the free road ahead at the horizon, on which speed can still be kept."""
         dx = ox[-1] - x[-1][..., None]
         ahead = (np.abs(goal - target[-1][:, None]) < self.overlap)[:, None, :] & (dx > 0)
         return self.open_road * np.minimum(np.where(ahead, dx, 80.0).min(axis=-1), 80.0) / 80.0
 
 
 def _settling(times: Array) -> Array:
-    """Share of a lateral error left after a time: highway-env's two-stage steering (0.6 s, 0.2 s)."""
+    """Share of a lateral error left after a time: highway-env's cascade (0.6 s, 0.2 s)."""
     return (0.6 * np.exp(-times / 0.6) - 0.2 * np.exp(-times / 0.2)) / 0.4

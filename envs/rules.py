@@ -1,7 +1,7 @@
 """The rule-based driver: IDM (Treiber 2000) and MOBIL (Kesting 2007) from the state dict alone.
 
 It sees what the model sees and remembers nothing: whether a lane change is under way is read from
-offset and heading. Parameters are those of highway-env's own drivers, with a wanted speed of 30 m/s.
+offset and heading. Parameters are those of highway-env's own drivers; it wants 30 m/s.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wmrt.envs.motion import steering_angle
 from wmrt.envs.state import ACTIONS, LANE_WIDTH, LANES, PERIOD, RANGE
 
 WANTED_SPEED = 30.0  # m/s
-BLIND_SPEED = 22.0  # m/s, the most that is driven while the front sensor is off: traffic's own speed
+BLIND_SPEED = 22.0  # m/s, traffic's own: the most that is driven while the front sensor is off
 TIME_GAP = 1.5  # s
 JAM_DISTANCE = 10.0  # m between centres
 ACCELERATION = 3.0  # m/s^2
@@ -31,7 +31,7 @@ _LOOK_AHEAD = 0.7  # s
 
 
 def idm(speed: float, wanted: float, gap: float, closing: float) -> float:
-    """IDM acceleration, m/s^2: ``gap`` m between centres, ``closing`` speed m/s (positive = nearing).
+    """IDM acceleration, m/s^2: ``gap`` m between centres, ``closing`` m/s (positive = nearing).
 
     A gap at the sensors' range or beyond is an open road.
     """
@@ -52,7 +52,7 @@ def _ahead(state: Mapping[str, Any], group: str, speed: float) -> float:
 
 
 def _free_beside(state: Mapping[str, Any], side: str, speed: float) -> bool:
-    """Whether both sensors of a side are on, nobody is alongside, and the follower need not brake."""
+    """Whether a side's sensors are on, nobody is alongside, and its follower need not brake."""
     rear, rear_dv = state[f"{side}_rear_gap"], state[f"{side}_rear_dv"]
     front = state[f"{side}_front_gap"]
     if rear is None or rear_dv is None or front is None or min(front, rear) < ALONGSIDE:
@@ -109,7 +109,8 @@ def rule_action(
         acceleration = min(acceleration, _ahead(state, f"{side}_front", speed))
     steering = float(steering_angle(LANE_WIDTH * shift - offset, heading, speed))
     action = []
-    for dim, value, last in zip(ACTIONS.dims, (steering, acceleration), previous_action, strict=True):
+    wanted = (steering, acceleration)
+    for dim, value, last in zip(ACTIONS.dims, wanted, previous_action, strict=True):
         up, down = (RATE_SHARE * delta for delta in dim.max_delta(PERIOD))
         last = float(last)
         value = min(max(dim.to_normalised(value), last - down), last + up)

@@ -75,7 +75,10 @@ def highway_schema() -> StateSchema:
 
 
 def perceive(
-    ego: Car, speed: float, others: Sequence[tuple[float, float, float]], hidden: Collection[str] = ()
+    ego: Car,
+    speed: float,
+    others: Sequence[tuple[float, float, float]],
+    hidden: Collection[str] = (),
 ) -> dict[str, Any]:
     """The state dict of the driven car.
 
@@ -123,7 +126,7 @@ _HIGH = np.array([high for _, _, high in NUMERIC], np.float32)
 
 
 def observation_space() -> spaces.Dict:
-    """``numeric`` float32[15] (`NUMERIC_NAMES`), ``valid`` float32[15] of 0/1, ``lane`` float32[3]."""
+    """Float32 arrays: ``numeric``[15] (`NUMERIC_NAMES`), ``valid``[15] and ``lane``[3] of 0/1."""
     return spaces.Dict(
         {
             "lane": spaces.Box(0.0, 1.0, (len(LANES),), np.float32),
@@ -153,8 +156,8 @@ def state_from_observation(observed: Mapping[str, np.ndarray]) -> dict[str, Any]
     }
     lane = LANES[int(np.argmax(observed["lane"]))]
     return {
-        name: lane if name == "lane" else numbers[name] for name in ("ego_speed", "lane_offset",
-        "heading", "lane", *NUMERIC_NAMES[3:])
+        name: lane if name == "lane" else numbers[name]
+        for name in ("ego_speed", "lane_offset", "heading", "lane", *NUMERIC_NAMES[3:])
     }
 
 

@@ -4,8 +4,8 @@ highway-env 1.12 spends its time in numpy calls on two-element vectors: a neighb
 every vehicle on a lane, and each of the 20 drivers searches up to five times a step. The classes
 here are handed to highway-env through its own extension points (`other_vehicles_type`,
 `_create_road`) and change no number: the road is straight along x, so a lane coordinate is x minus
-the lane's start, and positions do not move while the drivers decide, so one snapshot per step serves
-all of them. `tests/envs/test_traffic.py` drives both versions side by side.
+the lane's start, and positions do not move while the drivers decide, so one snapshot per step
+serves all of them. `tests/envs/test_traffic.py` drives both versions side by side.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import math
 from typing import Any
 
 import numpy as np
-from highway_env.road.lane import StraightLane
-from highway_env.road.road import Road, RoadNetwork
-from highway_env.vehicle.behavior import IDMVehicle
-from highway_env.vehicle.controller import ControlledVehicle
-from highway_env.vehicle.kinematics import Vehicle
+from highway_env.road.lane import StraightLane  # type: ignore[import-untyped]
+from highway_env.road.road import Road, RoadNetwork  # type: ignore[import-untyped]
+from highway_env.vehicle.behavior import IDMVehicle  # type: ignore[import-untyped]
+from highway_env.vehicle.controller import ControlledVehicle  # type: ignore[import-untyped]
+from highway_env.vehicle.kinematics import Vehicle  # type: ignore[import-untyped]
 
-#: Lateral reach beyond a lane's edge within which a vehicle still counts in that lane, m: the margin
-#: of highway-env's own neighbour search. With 4 m lanes and 2 m vehicles this is "any part inside".
+#: How far beyond a lane's edge a vehicle still counts in that lane, m: the margin of highway-env's
+#: own neighbour search. With 4 m lanes and 2 m vehicles this is "any part inside".
 LANE_MARGIN = 1.0
 
 _TWO_PI = 2.0 * math.pi
@@ -42,12 +42,13 @@ def not_zero(value: float, eps: float = 1e-2) -> float:
 class FastLane(StraightLane):  # type: ignore[misc]
     """A straight lane along +x. Same results as `StraightLane` for such lanes."""
 
+    length: float
+    width: float
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if self.start[1] != self.end[1] or self.end[0] <= self.start[0]:
-            raise ValueError(
-                f"FastLane runs along +x; got start {self.start} and end {self.end}"
-            )
+            raise ValueError(f"FastLane runs along +x; got start {self.start} and end {self.end}")
         self._x0 = float(self.start[0])
         self._y0 = float(self.start[1])
         self.length = float(self.length)
@@ -186,6 +187,8 @@ def _drive(vehicle: Any, dt: float) -> None:
 class FastIDMVehicle(IDMVehicle):  # type: ignore[misc]
     """IDM + MOBIL traffic (`IDMVehicle`), same decisions from the road's snapshot."""
 
+    target_lane_index: tuple[str, str, int]
+
     def act(self, action: Any = None) -> None:
         if self.road.snapshot is None or self.route:
             super().act(action)
@@ -222,7 +225,7 @@ class FastIDMVehicle(IDMVehicle):  # type: ignore[misc]
         rate = self.KP_HEADING * wrap_to_pi(heading_ref - self.heading)
         slip = math.asin(min(max(self.LENGTH / 2 / speed * rate, -1.0), 1.0))
         steering = math.atan(2 * math.tan(slip))
-        return min(max(steering, -self.MAX_STEERING_ANGLE), self.MAX_STEERING_ANGLE)
+        return float(min(max(steering, -self.MAX_STEERING_ANGLE), self.MAX_STEERING_ANGLE))
 
     def _desired_gap(self, ego: Any, front: Any) -> float:
         _, _, c, s = ego.now
@@ -256,7 +259,7 @@ class FastIDMVehicle(IDMVehicle):  # type: ignore[misc]
             return False
         old_front, _ = self.road.neighbour_vehicles(self)
         gain = self._idm(self, new_front) - self._idm(self, old_front)
-        return gain >= self.LANE_CHANGE_MIN_ACC_GAIN
+        return bool(gain >= self.LANE_CHANGE_MIN_ACC_GAIN)
 
     def change_lane_policy(self) -> None:
         """As `IDMVehicle.change_lane_policy`; the abort rule reads the snapshot."""
@@ -284,6 +287,8 @@ class EgoVehicle(Vehicle):  # type: ignore[misc]
 
     MIN_SPEED = 0.0
     target_speed = 30.0
+    speed: float
+    action: dict[str, float]
 
     def step(self, dt: float) -> None:
         if self.crashed or self.impact is not None:
