@@ -1,0 +1,87 @@
+"""``wmrt train``: a checkpoint from recorded episodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from wmrt.cli.common import console, json_option, progress, write_result
+from wmrt.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from wmrt.model.config import ModelConfig
+    from wmrt.train.trainer import TrainConfig
+
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+
+
+@click.command(epilog="Example: wmrt train --reproduce --data data/highway --out runs/highway")
+@click.option("--data", default=Path("data/highway"), type=_FOLDER, show_default=True)
+@click.option("--out", required=True, type=_FOLDER, help="Checkpoint folder.")
+@click.option("--reproduce", is_flag=True, help="The shipped model's run; excludes what follows.")
+@click.option("--preset", default=None, help="Model size: tiny, small (default), 1.3b.")
+@click.option("--selector", default=None, help="learned (default), full, recent, random.")
+@click.option("--past", default=None, type=click.IntRange(0), help="Past states each layer reads.")
+@click.option("--steps", default=None, type=click.IntRange(1), help="Optimiser steps.")
+@click.option("--batch", default=None, type=click.IntRange(1), help="Windows per step.")
+@click.option("--seed", default=None, type=click.IntRange(0))
+@click.option(
+    "--occlusion",
+    default=None,
+    type=click.FloatRange(0),
+    help="Switch sensor groups off half the time, with this mean dwell in seconds; 0 for none.",
+)
+@click.option("--threads", default=None, type=click.IntRange(1), help="CPU threads.")
+@json_option
+def command(
+    data: Path,
+    out: Path,
+    reproduce: bool,
+    threads: int | None,
+    json_path: Path | None,
+    **given: Any,
+) -> None:
+    """Train a world model on recorded episodes. A run that was interrupted continues."""
+    import torch
+
+    from wmrt.train.pipeline import SHIPPED, train
+
+    if threads:
+        torch.set_num_threads(threads)
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if reproduce and chosen:
+        names = ", ".join(f"--{name}" for name in chosen)
+        raise UsageError(f"--reproduce fixes the run; leave out {names}")
+    model, config = (SHIPPED.model, SHIPPED.train) if reproduce else _configs(chosen, data)
+    with progress() as bar:
+        task = bar.add_task("training", total=config.steps)
+
+        def show(iteration: int, total: int, losses: dict[str, float]) -> None:
+            parts = " ".join(f"{name} {losses[name]:.3f}" for name in ("action", "state"))
+            bar.update(task, completed=iteration, total=total, description=f"training {parts}")
+
+        limit = SHIPPED.episodes if reproduce else None
+        result = train(data, out, model, config, limit=limit, progress=show)
+    losses = "  ".join(f"{name} {value:.4f}" for name, value in result["validation"].items())
+    console().print(
+        f"{out}: {result['parameters']:,} parameters, {result['seconds']} s; held back: {losses}"
+    )
+    write_result(json_path, result, model=str(out))
+
+
+def _configs(chosen: dict[str, Any], data: Path) -> tuple[ModelConfig, TrainConfig]:
+    from dataclasses import replace
+
+    from wmrt.model.config import preset
+    from wmrt.train.dataset import Meta
+    from wmrt.train.trainer import TrainConfig
+
+    meta = Meta.read(data)
+    shape = {k: chosen[k] for k in ("selector", "past") if k in chosen}
+    model = preset(chosen.get("preset", "small")).with_(chunk=meta.horizon, **shape)
+    changes: dict[str, Any] = {k: chosen[k] for k in ("steps", "batch", "seed") if k in chosen}
+    if "occlusion" in chosen:
+        changes["occlusion_dwell"] = chosen["occlusion"] / meta.period
+    return model, replace(TrainConfig(), **changes)

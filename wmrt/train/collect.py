@@ -1,0 +1,229 @@
+"""Collect episodes: an expert, noisy versions of it and random drivers, every state labelled by
+the expert."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wmrt.core.errors import UsageError
+from wmrt.core.seeds import require_training_seeds
+from wmrt.core.types import ActionSpec
+from wmrt.model.schema import StateSchema
+from wmrt.train.dataset import META, Episode, Meta, load_shard, save_shard
+
+HORIZON = 8
+SHARD = 20
+#: Share of episodes per driver. `burst` holds a random action for 0.3 to 1.0 s every few seconds.
+DRIVERS: dict[str, float] = {
+    "expert": 0.30,
+    "noise": 0.30,
+    "burst": 0.25,
+    "held_random": 0.10,
+    "random": 0.05,
+}
+
+
+class Label(Protocol):
+    action: NDArray[np.float32]
+    chunks: NDArray[np.float32]
+    weights: NDArray[np.float32]
+
+
+class TrainingEnv(Protocol):
+    """What collection needs from an environment's ``unwrapped``."""
+
+    state_schema: StateSchema
+    action_spec: ActionSpec
+    period: float
+
+    def state(self) -> dict[str, Any]: ...
+    def expert_label(self, horizon: int) -> Label: ...
+
+
+def make_env(env_id: str) -> Any:
+    """The Gymnasium environment; registered ids of this package need no prior import."""
+    import gymnasium
+
+    try:
+        return gymnasium.make(f"wmrt.envs:{env_id}" if env_id.startswith("wmrt/") else env_id)
+    except gymnasium.error.Error as error:
+        raise UsageError(f"environment {env_id!r}: {error}") from None
+
+
+class Driver:
+    """Turns the expert's action into the executed one. Stateful within an episode, seeded by it."""
+
+    def __init__(
+        self, kind: str, spec: ActionSpec, period: float, rng: np.random.Generator
+    ) -> None:
+        self.kind, self.rng, self.period = kind, rng, period
+        deltas = np.array([dim.max_delta(period) for dim in spec.dims], np.float32)
+        self.up, self.down = deltas[:, 0], deltas[:, 1]
+        self.last = np.zeros(len(spec), np.float32)
+        self.noise = np.zeros(len(spec), np.float32)
+        self.held = np.zeros(len(spec), np.float32)
+        self.level = rng.uniform(0.05, 0.35)
+        self.until = 0
+        self.next_burst = int(rng.integers(10, 60))
+
+    def act(self, step: int, expert: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The action executed at ``step``; within the actuators' rate limits except for
+        `random`."""
+        size = len(expert)
+        if self.kind == "random":
+            self.last = self.rng.uniform(-1, 1, size).astype(np.float32)
+            return self.last
+        wanted = expert
+        if self.kind == "noise":
+            # Ornstein-Uhlenbeck, 0.5 s correlation: independent noise averages out in the car's
+            # dynamics
+            self.noise = 0.8 * self.noise + 0.6 * self.rng.normal(size=size).astype(np.float32)
+            wanted = expert + self.level * self.noise
+        elif self.kind in ("burst", "held_random"):
+            wanted = self._held(step, expert)
+        move = np.clip(wanted - self.last, -self.down, self.up)
+        self.last = np.clip(self.last + move, -1, 1).astype(np.float32)
+        return self.last
+
+    def _held(self, step: int, expert: NDArray[np.float32]) -> NDArray[np.float32]:
+        if step >= self.next_burst:
+            self.until = step + int(self.rng.integers(3, 11))
+            gap = (15, 50) if self.kind == "burst" else (4, 16)
+            self.next_burst = self.until + int(self.rng.integers(*gap))
+            self.held = self.rng.uniform(-1, 1, len(expert)).astype(np.float32)
+        return self.held if step < self.until else expert
+
+
+def run_episode(env: Any, seed: int, kind: str) -> Episode:
+    """One labelled drive of driver ``kind`` from ``seed``."""
+    rng = np.random.default_rng([seed, 0xD21])
+    env.reset(seed=seed)
+    inner: TrainingEnv = env.unwrapped
+    schema, driver = inner.state_schema, Driver(kind, inner.action_spec, inner.period, rng)
+    rows: dict[str, list[Any]] = {k: [] for k in ("q", "action", "chunks", "weights", "reward")}
+    done = terminated = False
+    step = 0
+    while not done:
+        rows["q"].append(schema.quantize(inner.state())[0])
+        label = inner.expert_label(HORIZON)
+        action = driver.act(step, label.action)
+        _, reward, terminated, truncated, _ = env.step(action)
+        for name, value in (
+            ("action", action),
+            ("chunks", label.chunks),
+            ("weights", label.weights),
+            ("reward", reward),
+        ):
+            rows[name].append(np.array(value, np.float32))
+        done = terminated or truncated
+        step += 1
+    rows["q"].append(schema.quantize(inner.state())[0])
+    a = {k: np.stack(v) for k, v in rows.items()}
+    return Episode(
+        a["q"],
+        a["action"],
+        a["chunks"],
+        a["weights"],
+        a["reward"],
+        bool(terminated),
+        seed,
+        list(DRIVERS).index(kind),
+    )
+
+
+def driver_of(seed: int) -> str:
+    """Which driver an episode seed gets; a function of the seed, so any shard can be made alone."""
+    rng = np.random.default_rng([seed, 0xD20])
+    return str(rng.choice(list(DRIVERS), p=list(DRIVERS.values())))
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Seeds of one file."""
+
+    path: Path
+    seeds: tuple[int, ...]
+
+
+def collect_shard(env_id: str, shard: Shard) -> int:
+    """Make one shard; returns its number of steps."""
+    env = make_env(env_id)
+    try:
+        episodes = [run_episode(env, seed, driver_of(seed)) for seed in shard.seeds]
+    finally:
+        env.close()
+    save_shard(shard.path, episodes)
+    return sum(len(e) for e in episodes)
+
+
+def plan(folder: Path, episodes: int, first_seed: int) -> list[Shard]:
+    """Shards of `SHARD` episodes each; refuses held-out seeds."""
+    seeds = range(first_seed, first_seed + episodes)
+    require_training_seeds(seeds)
+    return [
+        Shard(folder / f"shard-{block[0]:08d}-{len(block):03d}.npz", tuple(block))
+        for block in (seeds[i : i + SHARD] for i in range(0, episodes, SHARD))
+    ]
+
+
+def write_meta(env_id: str, folder: Path) -> None:
+    """Write what the shards have in common; a folder of another environment or schema is
+    refused."""
+    env = make_env(env_id)
+    inner = env.unwrapped
+    meta = Meta(
+        env_id,
+        inner.state_schema,
+        inner.action_spec,
+        inner.period,
+        HORIZON,
+        tuple(DRIVERS),
+        tuple(tuple(g) for g in getattr(inner, "sensor_groups", ())),
+    )
+    env.close()
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / META).exists() and Meta.read(folder).to_json() != json.loads(
+        json.dumps(meta.to_json())
+    ):
+        raise UsageError(
+            f"{folder} holds a recording of another environment or schema; choose another --out"
+        )
+    (folder / META).write_text(json.dumps(meta.to_json(), indent=1))
+
+
+def collect(
+    env_id: str,
+    folder: Path,
+    episodes: int,
+    first_seed: int,
+    jobs: int,
+    progress: Callable[[int, int], None],
+) -> Iterator[int]:
+    """Collect missing shards with ``jobs`` processes; yields steps per finished shard."""
+    shards = plan(folder, episodes, first_seed)
+    write_meta(env_id, folder)
+    missing = [s for s in shards if not _complete(s)]
+    progress(len(shards) - len(missing), len(shards))
+    if not missing:
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        futures = [pool.submit(collect_shard, env_id, shard) for shard in missing]
+        for done, future in enumerate(as_completed(futures), len(shards) - len(missing) + 1):
+            yield future.result()
+            progress(done, len(shards))
+
+
+def _complete(shard: Shard) -> bool:
+    if not shard.path.exists():
+        return False
+    seeds: Sequence[int] = [e.seed for e in load_shard(shard.path)]
+    return tuple(seeds) == shard.seeds

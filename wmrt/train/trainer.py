@@ -1,0 +1,212 @@
+"""The training loop: deterministic batches, cosine schedule, resumable state without pickle."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn.functional import mse_loss
+
+from wmrt.core.errors import UsageError
+from wmrt.model.network import Network
+from wmrt.train.dataset import Batch, Recording, window_batch
+from wmrt.train.losses import LossWeights, compute
+from wmrt.train.occlusion import occlude
+
+#: Progress callback: (iteration, total, named losses).
+Progress = Callable[[int, int, dict[str, float]], None]
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One training run. ``occlusion_dwell`` > 0 switches sensor groups off half the time (in
+    steps)."""
+
+    steps: int = 1200
+    batch: int = 64
+    window: int = 64
+    lr: float = 1e-3
+    weight_decay: float = 0.05
+    warmup: int = 100
+    clip: float = 1.0
+    seed: int = 0
+    occlusion_dwell: float = 0.0
+    action_noise: float = 0.05
+    validation: float = 0.05
+    save_every: int = 200
+    weights: LossWeights = field(default_factory=LossWeights)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def rate(self, iteration: int) -> float:
+        """Learning rate: linear warm-up, cosine to 2%."""
+        warm = min(1.0, (iteration + 1) / self.warmup)
+        return (
+            self.lr * warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * iteration / self.steps)))
+        )
+
+
+class Trainer:
+    """Trains ``network`` on ``data``; every batch is a function of (seed, iteration) alone."""
+
+    def __init__(
+        self, network: Network, data: Recording, config: TrainConfig, groups: Tensor
+    ) -> None:
+        if config.occlusion_dwell > 0 and groups.numel() == 0:
+            raise UsageError("occlusion was asked for, but the recording names no sensor groups")
+        self.network, self.data, self.config, self.groups = network, data, config, groups
+        order = torch.randperm(len(data), generator=torch.Generator().manual_seed(config.seed))
+        held = int(len(data) * config.validation)
+        self.validation, self.training = order[:held], order[held:]
+        matrices = [p for p in network.parameters() if p.ndim >= 2]
+        vectors = [p for p in network.parameters() if p.ndim < 2]
+        self.optimizer = torch.optim.AdamW(
+            [
+                {"params": matrices, "weight_decay": config.weight_decay},
+                {"params": vectors, "weight_decay": 0.0},
+            ],
+            lr=config.lr,
+            betas=(0.9, 0.98),
+        )
+        self.iteration = 0
+
+    def batch(self, episodes: Tensor, count: int, generator: torch.Generator) -> Batch:
+        """``count`` windows, episodes drawn in proportion to their length."""
+        length = self.data.length[episodes]
+        pick = episodes[
+            torch.multinomial(length.float(), count, replacement=True, generator=generator)
+        ]
+        room = (self.data.length[pick] - self.config.window // 2).clamp(min=1)
+        start = (torch.rand(count, generator=generator) * room).long()
+        batch = window_batch(self.data, pick, start, self.config.window)
+        # Blur the fed-back action: a policy that can read its last action copies it instead of
+        # driving.
+        noise = torch.randn(batch.previous.shape, generator=generator) * self.config.action_noise
+        batch.previous = (batch.previous + noise).clamp(-1, 1)
+        if self.config.occlusion_dwell > 0:
+            batch = occlude(batch, self.groups, self.config.occlusion_dwell, generator)
+        return batch
+
+    def _generator(self, stream: int) -> torch.Generator:
+        return torch.Generator().manual_seed(self.config.seed * 1_000_003 + stream)
+
+    def step(self) -> dict[str, float]:
+        """One optimiser step; returns the losses."""
+        generator = self._generator(1 + self.iteration)
+        batch = self.batch(self.training, self.config.batch, generator)
+        torch.manual_seed(self.config.seed * 1_000_003 + self.iteration)  # dropout only
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.rate(self.iteration)
+        self.network.train()
+        total, parts = compute(self.network, batch, self.config.weights, generator)
+        self.optimizer.zero_grad()
+        total.backward()  # type: ignore[no-untyped-call]
+        norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.config.clip)
+        if not math.isfinite(float(norm)):
+            raise UsageError(
+                f"training diverged at iteration {self.iteration}: gradient norm {float(norm)}"
+            )
+        self.optimizer.step()
+        self.iteration += 1
+        return {"total": float(total.detach()), **{k: float(v.detach()) for k, v in parts.items()}}
+
+    @torch.no_grad()
+    def validate(self, batches: int = 4) -> dict[str, float]:
+        """Mean losses over the same held-back windows every time."""
+        self.network.eval()
+        sums: dict[str, float] = {}
+        for i in range(batches):
+            batch = self.batch(self.validation, self.config.batch, self._generator(-1 - i))
+            _, parts = compute(self.network, batch, self.config.weights, self._generator(-1 - i))
+            for name, value in parts.items():
+                sums[name] = sums.get(name, 0.0) + float(value) / batches
+        return sums
+
+    def run(self, folder: Path | None = None, progress: Progress | None = None) -> None:
+        """Train to the end, saving a resumable state in ``folder`` every ``save_every`` steps."""
+        while self.iteration < self.config.steps:
+            losses = self.step()
+            if progress:
+                progress(self.iteration, self.config.steps, losses)
+            if folder and (
+                self.iteration % self.config.save_every == 0 or self.iteration == self.config.steps
+            ):
+                self.save(folder)
+        self.network.eval()
+
+    def save(self, folder: Path) -> None:
+        """Write ``resume.safetensors`` (weights and optimiser moments) with the run's identity."""
+        tensors = {f"network.{k}": v for k, v in self.network.state_dict().items()}
+        for index, state in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{index}.{k}": torch.as_tensor(v) for k, v in state.items()}
+        tensors = {k: v.contiguous().clone() for k, v in tensors.items()}
+        meta = {"iteration": str(self.iteration), "config": json.dumps(self.config.to_json())}
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / "resume.tmp"
+        save_file(tensors, temporary, metadata=meta)
+        temporary.replace(folder / "resume.safetensors")
+
+    def resume(self, folder: Path) -> bool:
+        """Continue from ``folder`` if it holds a state of this very configuration. True if it
+        did."""
+        path = folder / "resume.safetensors"
+        if not path.exists():
+            return False
+        from safetensors import safe_open
+
+        with safe_open(path, framework="pt") as file:
+            meta = file.metadata()
+        if json.loads(meta["config"]) != self.config.to_json():
+            raise UsageError(
+                f"{path} belongs to another configuration; choose another --out or delete it"
+            )
+        tensors = load_file(path)
+        self.network.load_state_dict(
+            {k[8:]: v for k, v in tensors.items() if k.startswith("network.")}, strict=True
+        )
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, value in tensors.items():
+            if key.startswith("optimizer."):
+                _, index, name = key.split(".", 2)
+                state.setdefault(int(index), {})[name] = value
+        full = self.optimizer.state_dict()
+        full["state"] = state
+        self.optimizer.load_state_dict(full)
+        self.iteration = int(meta["iteration"])
+        return True
+
+
+def train_compensation(
+    network: Network, chunks: Tensor, *, steps: int = 600, seed: int = 0
+) -> dict[str, float]:
+    """Fit ActionQuant's compensation on decoded chunks float32[N, H, A]; a tenth is held back.
+
+    Returns root mean square errors on the held-back part, plain and compensated.
+    """
+    codec = network.action_quant
+    held = max(1, len(chunks) // 10)
+    test, train = chunks[:held], chunks[held:]
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW(codec.parameters(), lr=3e-3)
+    for iteration in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = 3e-3 * 0.5 * (1 + math.cos(math.pi * iteration / steps))
+        batch = train[torch.randint(len(train), (1024,), generator=generator)]
+        loss = mse_loss(codec(batch), batch)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    with torch.no_grad():
+        plain = codec.dequantize(*codec.quantize(test), compensate=False)
+        return {
+            "rmse_plain": float(mse_loss(plain, test).sqrt()),
+            "rmse_compensated": float(mse_loss(codec(test), test).sqrt()),
+        }
