@@ -10,13 +10,10 @@ from __future__ import annotations
 import array
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from wmrt.model.encoded import Raw
 from wmrt.model.fields import Column, Field
 from wmrt.model.issues import Issue, plain
 from wmrt.model.readings import (
@@ -28,51 +25,13 @@ from wmrt.model.readings import (
     to_list,
     to_text,
 )
-from wmrt.model.rounding import ROUNDER, UNKNOWN, exact_q, tie_limit
+from wmrt.model.rounding import POWERS, ROUNDER, UNKNOWN, exact_q, tie_limit
 
 #: Undeclared keys reported one by one; the rest are counted in one more issue.
 MAX_EXTRA = 16
 
 _MISSING: Any = object()
 _NAN = math.nan
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """An encoded state; unpacks as ``codes, values, issues``.
-
-    Attributes:
-        codes: int32[F], 0 = unknown; a number's bucket + 1; 1.. for a category's values in order;
-            1 false, 2 true.
-        values: float32[F], the rounded, clamped number; 0 where there is none.
-        issues: what was wrong, by column, then undeclared keys, then the state as a whole.
-        q: int64[F], the exact integers (`wmrt.model.rounding`), `UNKNOWN` for unknown.
-        instruction: the instruction's text in Unicode NFC, None when there is none.
-    """
-
-    codes: npt.NDArray[np.int32]
-    values: npt.NDArray[np.float32]
-    issues: tuple[Issue, ...]
-    q: npt.NDArray[np.int64]
-    instruction: str | None
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter((self.codes, self.values, self.issues))
-
-
-@dataclass
-class Raw:
-    """What `Encoder` fills in: lists of F entries, one cause per column, and the rest.
-
-    ``q`` holds whole floats or ints: every q, and `UNKNOWN`, is exact in float64.
-    """
-
-    q: list[float]
-    codes: list[int]
-    values: list[float]
-    notes: dict[int, Issue]
-    tail: list[Issue]
-    instruction: str | None = None
 
 
 class Encoder:
@@ -88,14 +47,13 @@ class Encoder:
         self._max_unknown = max_unknown
         self._numeric = tuple(
             (
-                i, 10.0**c.decimals, float(c.q_low), float(c.q_high),
+                i, POWERS[c.decimals], float(c.q_low), float(c.q_high),
                 tie_limit(c.q_low, c.q_high), tuple(map(float, c.bounds)),
             )
             for i, c in enumerate(columns) if c.numeric
         )  # fmt: skip
         self._missing = tuple(Issue(c.name, "missing", None, c.allowed) for c in columns)
         self._empty = tuple(Issue(c.name, "empty", None, c.allowed) for c in columns)
-        self._required = tuple(Issue(c.name, "required", None, c.allowed) for c in columns)
         plan = []
         first = 0
         for name, field in fields.items():
@@ -108,24 +66,24 @@ class Encoder:
         """Encode tolerantly. Never raises."""
         count = len(self._columns)
         raw = Raw([UNKNOWN] * count, [0] * count, [0.0] * count, {}, [])
-        try:
-            if type(state) is not dict:
-                state = dict(state) if isinstance(state, Mapping) else _MISSING
-            get = state.get
-            given = [get(name, _MISSING) for name in self._names]
-        except Exception:  # not a mapping, or one whose keys cannot be read
+        mapping = state if type(state) is dict else attempt(_as_dict, state)
+        given = None if mapping is None else attempt(self._lookup, mapping)
+        if mapping is None or given is None:
             allowed = "a mapping of field names to values"
             raw.notes = dict(enumerate(self._missing))
             raw.tail.append(Issue("", "container", plain(state), allowed))
-            given = []
+            return raw
         readings: list[float] = []
-        if given:
-            self._read(given, readings, raw)
-            self._round(readings, raw)
-            absent = sum(value is _MISSING for value in given)
-            if len(state) != len(given) - absent:  # type: ignore[arg-type]
-                self._extras(state, raw)  # type: ignore[arg-type]
+        self._read(given, readings, raw)
+        self._round(readings, raw)
+        absent = sum([value is _MISSING for value in given])
+        if len(mapping) != len(given) - absent:
+            self._extras(mapping, raw)
         return raw
+
+    def _lookup(self, state: dict[Any, Any]) -> list[Any]:
+        """The value of every field in order, `_MISSING` where there is none."""
+        return [state.get(name, _MISSING) for name in self._names]
 
     def _read(self, given: list[Any], readings: list[float], raw: Raw) -> None:
         """Sort values by kind: numbers to ``readings``, one per numeric column, NaN if noted."""
@@ -291,10 +249,14 @@ class Encoder:
             out.append(note)
             if raw.codes[i] == 0:
                 if self._columns[i].required:
-                    out.append(self._required[i])
+                    out.append(Issue(note.field, "required", note.kind, note.allowed))
                 else:
                     absent.add(self._columns[i].field)
         out += raw.tail
         if self._max_unknown is not None and len(absent) > self._max_unknown:
             out.append(Issue("", "max_unknown", len(absent), f"at most {self._max_unknown}"))
         return tuple(out)
+
+
+def _as_dict(state: object) -> dict[Any, Any] | None:
+    return dict(state) if isinstance(state, Mapping) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import numbers
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,13 +17,13 @@ Knots = Sequence[float] | Sequence[Sequence[float]]
 
 
 def whole(value: object) -> bool:
-    """True for an int that is no bool."""
-    return isinstance(value, int) and not isinstance(value, bool)
+    """True for a whole number that is no bool."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def real(value: object) -> bool:
-    """True for a finite int or float that is no bool and fits float64."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
+    """True for a finite number that is no bool and fits float64."""
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
         return False
     try:
         return math.isfinite(value)

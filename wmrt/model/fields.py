@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from wmrt.core.errors import SchemaError
 from wmrt.model.field_checks import (
@@ -18,6 +18,8 @@ from wmrt.model.field_checks import (
     whole,
 )
 from wmrt.model.rounding import bucket_bounds, q_range, uniform_knots
+
+KINDS = ("numeric", "vector", "category", "flag", "instruction")
 
 _NAME = re.compile(r"[^\s\[\]\x00-\x1f\x7f]{1,64}")
 
@@ -48,6 +50,33 @@ class Field:
     max_age: float | None = None
     knots: tuple[tuple[float, ...], ...] | None = None
 
+    def __post_init__(self) -> None:
+        """Check and normalise, whichever way the field was built. Raises `SchemaError`."""
+        if self.kind not in KINDS:
+            raise SchemaError(f"kind {self.kind!r:.80} is not known; allowed: {', '.join(KINDS)}")
+        clean: dict[str, Any] = {"max_age": check_common(self.required, self.max_age)}
+        if not whole(self.n) or self.n < (self.kind != "instruction"):
+            raise SchemaError(f"n must be a whole number of at least 1, got {self.n!r:.40}")
+        if self.numeric:
+            clean["low"], clean["high"] = check_numbers(
+                self.unit, self.low, self.high, self.decimals, self.buckets
+            )
+            clean |= {key: int(getattr(self, key)) for key in ("n", "decimals", "buckets")}
+        elif self.knots is not None:
+            raise SchemaError(f"a {self.kind} field has no knots; only numeric and vector do")
+        if self.kind == "category":
+            clean["values"] = check_values(self.values)
+        for key, value in clean.items():
+            object.__setattr__(self, key, value)
+        if self.knots is not None:
+            object.__setattr__(self, "knots", self._rows(self.knots))
+
+    def _rows(self, knots: Knots) -> tuple[tuple[float, ...], ...] | None:
+        """Checked knots, one row per column; None if all are uniform."""
+        rows = knot_rows(knots, self.n, self.low, self.high, self.buckets)
+        uniform = uniform_knots(self.low, self.high, self.buckets)
+        return None if all(row == uniform for row in rows) else rows
+
     @property
     def numeric(self) -> bool:
         """True for the kinds that hold numbers."""
@@ -55,13 +84,7 @@ class Field:
 
     def with_knots(self, knots: Knots | None) -> Field:
         """This field with other bucket knots; `SchemaError` says what is wrong with them."""
-        if knots is None:
-            return replace(self, knots=None)
-        if not self.numeric:
-            raise SchemaError(f"a {self.kind} field has no knots; only numeric and vector do")
-        rows = knot_rows(knots, self.n, self.low, self.high, self.buckets)
-        uniform = uniform_knots(self.low, self.high, self.buckets)
-        return replace(self, knots=None if all(row == uniform for row in rows) else rows)
+        return replace(self, knots=cast(Any, knots))
 
     def to_json(self) -> dict[str, Any]:
         """The field as JSON types, without its name."""
@@ -123,7 +146,7 @@ class Column:
     def allowed(self) -> str:
         """What a value may be, in words."""
         if self.kind == "numeric":
-            return f"a number in [{self.low:g}, {self.high:g}] {self.unit}".rstrip()
+            return f"a number in [{self.low:.9g}, {self.high:.9g}] {self.unit}".rstrip()
         if self.kind == "flag":
             return "true or false"
         shown = ", ".join(repr(value) for value in self.values[:12])
@@ -146,10 +169,10 @@ def numeric(
     Raises:
         SchemaError: bounds, decimals, buckets or knots that cannot work.
     """
-    low, high = check_numbers(unit, low, high, decimals, buckets)
-    age = check_common(required, max_age)
-    field = Field("numeric", 1, unit, low, high, decimals, buckets, (), required, age)
-    return field.with_knots(knots)
+    return Field(
+        "numeric", unit=unit, low=low, high=high, decimals=decimals, buckets=buckets,
+        required=required, max_age=max_age, knots=cast(Any, knots),
+    )  # fmt: skip
 
 
 def vector(
@@ -169,12 +192,10 @@ def vector(
     Raises:
         SchemaError: as `numeric`, or ``n`` below 1.
     """
-    if not whole(n) or n < 1:
-        raise SchemaError(f"n must be a whole number of at least 1, got {n!r:.40}")
-    low, high = check_numbers(unit, low, high, decimals, buckets)
-    age = check_common(required, max_age)
-    field = Field("vector", n, unit, low, high, decimals, buckets, (), required, age)
-    return field.with_knots(knots)
+    return Field(
+        "vector", n=n, unit=unit, low=low, high=high, decimals=decimals, buckets=buckets,
+        required=required, max_age=max_age, knots=cast(Any, knots),
+    )  # fmt: skip
 
 
 def category(
@@ -185,15 +206,12 @@ def category(
     Raises:
         SchemaError: no values, a repeated, empty or non-string value, or ``"unknown"`` among them.
     """
-    clean = check_values(values)
-    age = check_common(required, max_age)
-    return Field("category", values=clean, required=required, max_age=age)
+    return Field("category", values=cast(Any, values), required=required, max_age=max_age)
 
 
 def flag(*, required: bool = False, max_age: float | None = None) -> Field:
     """False, true or unknown."""
-    age = check_common(required, max_age)
-    return Field("flag", required=required, max_age=age)
+    return Field("flag", required=required, max_age=max_age)
 
 
 def instruction() -> Field:

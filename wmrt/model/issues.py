@@ -13,9 +13,9 @@ _SENTENCES = {
     "type": "{value} has the wrong type; allowed: {allowed}",
     "nonfinite": "{value} is not a finite float32; allowed: {allowed}",
     "unseen": "{value} is not a value it knows; allowed: {allowed}",
-    "range": "{value} is out of range and was clamped; allowed: {allowed}",
+    "range": "{value} is out of range; allowed: {allowed}",
     "length": "{value} has the wrong shape; allowed: {allowed}",
-    "required": "required but unknown; allowed: {allowed}",
+    "required": "required, but its value is unknown ({value}); allowed: {allowed}",
     "extra": "{value} is not declared by the schema; remove it or declare it; allowed: {allowed}",
     "max_unknown": "{value} optional fields are unknown; allowed: {allowed}",
     "container": "{value} is not a state; allowed: {allowed}",
@@ -42,8 +42,8 @@ class Issue(NamedTuple):
             ``range`` (clamped, not unknown), ``length`` (a vector of another shape), ``required``
             (such a field is unknown; follows the issue that made it so), ``extra`` (undeclared
             key), ``max_unknown`` (too many optional fields unknown), ``container`` (no mapping).
-        value: what was given, as a plain None, bool, int, float or short str that JSON can hold
-            (but for NaN and infinities).
+        value: what was given (for ``required`` the kind of the cause), as a plain None, bool, int,
+            float or short str that JSON can hold (but for NaN and infinities).
         allowed: what would be right, in words.
     """
 

@@ -27,6 +27,9 @@ ROUNDER = 1.5 * 2.0**52
 #: most 2**-24 of the value, the float64 product adds 2**-53: 2**-23 is nearly twice their sum.
 TIE_RELATIVE = 2.0**-23
 
+#: 10**decimals as literals: no libm between a reading and its integer.
+POWERS = (1.0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9)
+
 _CONTEXT = decimal.Context(prec=80, rounding=decimal.ROUND_HALF_EVEN)
 
 
@@ -73,7 +76,7 @@ def round_array(
     """
     known = np.isfinite(readings)
     exact = np.where(known, readings, np.float32(0.0)).astype(np.float64)
-    scaled = exact * 10.0**decimals
+    scaled = exact * np.take(POWERS, decimals)
     # Beyond the range by more than one step the answer is the bound: clip before the integer cast.
     scaled = np.clip(scaled, q_low - 2.0, q_high + 2.0)
     nearest = np.rint(scaled)
@@ -103,7 +106,7 @@ def bucket_bounds(
     reached = np.full(inner.shape, q_high + 1, dtype=np.int64)
     for _ in range((q_high - q_low + 2).bit_length()):
         middle = (below + reached) // 2
-        hit = (middle / 10.0**decimals).astype(np.float32) >= inner
+        hit = (middle / POWERS[decimals]).astype(np.float32) >= inner
         moved = middle > below
         reached = np.where(hit & moved, middle, reached)
         below = np.where(~hit & moved, middle, below)

@@ -26,7 +26,8 @@ import numpy.typing as npt
 
 from wmrt.core.errors import StateError
 from wmrt.model import schema_json, tables
-from wmrt.model.encoding import Encoded, Encoder, Raw
+from wmrt.model.encoded import Encoded, Raw
+from wmrt.model.encoding import Encoder
 from wmrt.model.field_checks import Knots
 from wmrt.model.fields import (
     Column,
@@ -40,7 +41,8 @@ from wmrt.model.fields import (
     vector,
 )
 from wmrt.model.fingerprint import Fingerprinter, content_hash
-from wmrt.model.issues import ABSENT_KINDS, Issue
+from wmrt.model.issues import ABSENT_KINDS, Issue, plain
+from wmrt.model.readings import attempt, to_instruction
 from wmrt.model.rounding import UNKNOWN
 
 __all__ = [
@@ -161,7 +163,11 @@ class StateSchema:
             raise StateError(f"fingerprint_q takes one state, int64[F]; got shape {checked.shape}")
         if instruction is not None and self.instruction is None:
             raise StateError("this schema has no instruction field; leave instruction out")
-        return self._fingerprint(checked, instruction)
+        text = None if instruction is None else attempt(to_instruction, instruction)
+        if text is None and instruction is not None:
+            shown = plain(instruction)
+            raise StateError(f"instruction: {shown!r} is no text; allowed: a text, or None")
+        return self._fingerprint(checked, text)
 
     def decode(self, q: npt.ArrayLike) -> dict[str, Any]:
         """Integers int64[F] back to a state of plain values; unknown is None.
@@ -261,6 +267,15 @@ class StateSchema:
 
     def __hash__(self) -> int:
         return int(self.hash[:15], 16)
+
+    def __copy__(self) -> StateSchema:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> StateSchema:
+        return self  # immutable: copies of a model share it
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StateSchema.from_json, (self.to_json(),)
 
     def __repr__(self) -> str:
         return (

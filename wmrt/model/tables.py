@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from wmrt.core.errors import SchemaError, StateError
 from wmrt.model.fields import Column
-from wmrt.model.rounding import UNKNOWN, round_array
+from wmrt.model.rounding import POWERS, UNKNOWN, round_array
 
 
 def decode(column: Column, q: int) -> bool | float | str | None:
@@ -18,7 +18,7 @@ def decode(column: Column, q: int) -> bool | float | str | None:
     if q == UNKNOWN:
         return None
     if column.numeric:
-        return float(q / 10.0**column.decimals)
+        return float(q / POWERS[column.decimals])
     return q == 2 if column.kind == "flag" else column.values[q - 1]
 
 
@@ -32,7 +32,7 @@ class Tables:
         self._index = np.array([i for i, c in enumerate(columns) if c.numeric], dtype=np.int64)
         chosen = [columns[i] for i in self._index.tolist()]
         self._decimals = np.array([c.decimals for c in chosen], dtype=np.int64)
-        self._scale = 10.0**self._decimals
+        self._scale = np.array([POWERS[c.decimals] for c in chosen], dtype=np.float64)
         # The bucket bounds of all columns in one ascending array, column c's moved by shift[c]:
         # one search then finds every bucket.
         spans = [c.q_high - c.q_low + 2 for c in chosen]
@@ -53,9 +53,10 @@ class Tables:
         """``q`` as int64[..., F]; `StateError` if shape, type or any value is not the schema's."""
         array = np.asarray(q)
         count = len(self._columns)
-        if array.dtype.kind not in "iu" or array.ndim < 1 or array.shape[-1] != count:
+        whole = array.dtype.kind in "iu" and np.can_cast(array.dtype, np.int64)
+        if not whole or array.ndim < 1 or array.shape[-1] != count:
             raise StateError(
-                f"q must be integers of shape [..., {count}], got {array.dtype} of {array.shape}"
+                f"q must be int64 of shape [..., {count}], got {array.dtype} of {array.shape}"
             )
         wide = array.astype(np.int64)
         bad = ((wide < self._low) & (wide != UNKNOWN)) | (wide > self._high)
