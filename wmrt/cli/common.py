@@ -150,7 +150,8 @@ def plain(value: Any, place: str) -> Any:
             raise ValueError(f"{place} is {value}; a missing figure is None")
         return float(value)
     if isinstance(value, Mapping):
-        return {str(key): plain(item, f"{place}.{key}") for key, item in value.items()}
+        named = {k.value if isinstance(k, Enum) else k: item for k, item in value.items()}
+        return {str(key): plain(item, f"{place}.{key}") for key, item in named.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item, f"{place}[{index}]") for index, item in enumerate(value)]
     if is_dataclass(value) and not isinstance(value, type):

@@ -1,0 +1,57 @@
+# Everything runs in .venv, which `make setup` makes and every other target calls for.
+#   make setup [PYTHON=python3.12]   make drive   make test   make check   make test-full   make clean
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.wmrt-setup
+CODE := wmrt kernels quant envs service tests tools
+
+DRIVE_ARGS ?= --recipe nvfp4 --episodes 3 --out out/drive
+PYTEST_ARGS ?=
+
+.PHONY: help setup drive test test-full check format clean
+
+help:
+	@sed -n '1,2s/^# *//p' $(MAKEFILE_LIST)
+
+setup: $(STAMP)
+
+# torch comes first and by its exact version: asked for loosely it may bring gigabytes of CUDA.
+# Nothing is built in isolation, so constraints.txt holds for the build tools too.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "wmrt needs Python 3.10 or later, $(PYTHON) is $$($(PYTHON) -V 2>&1); run: make setup PYTHON=python3.11" >&2; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q -c constraints.txt setuptools $$(grep -E '^torch==' constraints.txt)
+	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[dev,drive]'
+	@touch $@
+
+drive: setup
+	$(BIN)/wmrt drive $(DRIVE_ARGS)
+
+# Two processes for two cores; conftest.py keeps each at one thread. loadscope keeps the tests of a
+# module, and so its fixtures, in one process.
+test: check
+	$(BIN)/python -m pytest -m "not full" -n auto --dist loadscope $(PYTEST_ARGS)
+
+test-full: check
+	WMRT_FULL=1 $(BIN)/python -m pytest -n auto --dist loadscope $(PYTEST_ARGS)
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# What can be made again. Keeps .venv, and data/, runs/ and out/, which are yours.
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
+	find wmrt/ kernels quant envs service tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
