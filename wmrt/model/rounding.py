@@ -2,9 +2,10 @@
 
 A reading is cast to float32; the shortest decimal that identifies that float32 is rounded
 half-even to ``decimals`` places, which gives the integer ``q = round(decimal * 10**decimals)``,
-clamped to the field's range. The shortest decimal lies within half a float32 ulp of the reading,
-so binary arithmetic alone decides every case but those within `TIE_RELATIVE` of a tie; only these
-pay for decimal arithmetic.
+clamped to the field's range. (Of several decimals of the fewest digits the nearest is meant, of
+two as near the one whose last digit is even.) It lies within half a float32 ulp of the reading, so
+binary arithmetic alone decides every case but those within `TIE_RELATIVE` of a tie; only these pay
+for decimal arithmetic.
 """
 
 from __future__ import annotations
