@@ -48,6 +48,8 @@ def predicted_fault(
         value = predicted.get(name)
         if value is None:
             continue
+        if type(value) is float and low <= value <= high:
+            continue
         for part in (value,) if isinstance(value, (float, int)) else value:
             if not low <= part <= high:
                 if not math.isfinite(part):

@@ -11,8 +11,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from wmrt.core.errors import SafetyError
-from wmrt.core.types import ActionDim, ActionSpec
+from wmrt.core.types import ActionSpec
 from wmrt.safety.float32 import narrow
+from wmrt.safety.limit_checks import check_dim, check_numbers
 
 
 @dataclass(frozen=True)
@@ -100,14 +101,14 @@ class Limits:
     latch_window: float = 30.0
 
     def __post_init__(self) -> None:
-        _check_numbers(self)
+        check_numbers(self)
         if len(self.dims) != len(self.spec) or len(self.neutral) != len(self.spec):
             raise SafetyError(
                 f"limits: {len(self.dims)} dims and {len(self.neutral)} neutral values for "
                 f"{len(self.spec)} actuators {self.spec.names}; give one of each per actuator"
             )
         for dim, limit, rest in zip(self.spec.dims, self.dims, self.neutral, strict=True):
-            _check_dim(dim, limit, rest)
+            check_dim(dim, limit, rest)
         names = [bound.name for bound in self.state]
         if len(set(names)) != len(names):
             raise SafetyError(f"limits: state fields must be different, got {names}")
@@ -226,11 +227,16 @@ class Limits:
 
     def deltas(self, seconds: float) -> tuple[tuple[float, float], ...]:
         """Largest normalised (increase, decrease) per dimension over ``seconds``."""
-        result = []
-        for dim, limit in zip(self.spec.dims, self.dims, strict=True):
-            scale = 2.0 * seconds / (dim.high - dim.low)
-            result.append((limit.rate_up * scale, limit.rate_down * scale))
-        return tuple(result)
+        twice = 2.0 * seconds
+        return tuple(
+            [(up * (twice / span), down * (twice / span)) for up, down, span in self._rates]
+        )
+
+    @cached_property
+    def _rates(self) -> tuple[tuple[float, float, float], ...]:
+        """(rate up, rate down, whole range) per dimension, physical."""
+        pairs = zip(self.spec.dims, self.dims, strict=True)
+        return tuple((d.rate_up, d.rate_down, dim.high - dim.low) for dim, d in pairs)
 
     def state_bounds(self) -> tuple[tuple[str, float, float], ...]:
         """(name, lowest, highest) a predicted value may be, tolerance included."""
@@ -249,48 +255,3 @@ def _tolerances(low: float, high: float, part: float) -> tuple[float, float]:
     """
     span = part * (high - low)
     return tuple(min(span, 0.1 * abs(bound)) if bound else span for bound in (low, high))  # type: ignore[return-value]
-
-
-def _check_numbers(limits: Limits) -> None:
-    for name in ("period", "trip_window", "latch_window"):
-        _require(name, getattr(limits, name), 0.0, math.inf, open_low=True)
-    _require("step_periods", limits.step_periods, 0.0, 2.0, open_low=True)
-    for name in ("range_tolerance", "rate_tolerance", "wall_tolerance"):
-        _require(name, getattr(limits, name), 0.0, 0.19)  # a ramp to 1.2 times a limit has to trip
-    _require("half_open_scale", limits.half_open_scale, 0.0, 1.0, open_low=True)
-    for name in ("trip_limit", "good_inputs", "clean_steps", "heal_steps", "latch_opens"):
-        value = getattr(limits, name)
-        if type(value) is not int or value < 1:
-            raise SafetyError(f"limits: {name} must be a whole number of at least 1, got {value!r}")
-
-
-def _require(name: str, value: Any, low: float, high: float, open_low: bool = False) -> None:
-    number = isinstance(value, (int, float)) and math.isfinite(value)
-    if not number or not low <= value <= high or (open_low and value == low):
-        bounds = f"{'above' if open_low else 'at least'} {low:g} and at most {high:g}"
-        raise SafetyError(f"limits: {name} must be a finite number {bounds}, got {value!r}")
-
-
-def _check_dim(dim: ActionDim, limit: DimLimit, rest: float) -> None:
-    if (limit.name, limit.unit) != (dim.name, dim.unit):
-        raise SafetyError(
-            f"limits: {limit.name!r} in {limit.unit!r} stands where the action spec has "
-            f"{dim.name!r} in {dim.unit!r}; use its order and units"
-        )
-    if not dim.low <= limit.low < limit.high <= dim.high:
-        raise SafetyError(
-            f"limits: {dim.name} range [{limit.low}, {limit.high}] must lie within the actuator's "
-            f"[{dim.low}, {dim.high}] {dim.unit}"
-        )
-    if not (0 < limit.rate_up <= dim.rate_up and 0 < limit.rate_down <= dim.rate_down):
-        raise SafetyError(
-            f"limits: {dim.name} rates up {limit.rate_up}, down {limit.rate_down} must be above 0 "
-            f"and at most the actuator's {dim.rate_up}, {dim.rate_down} {dim.unit}/s"
-        )
-    if not (math.isfinite(limit.agree) and limit.agree >= 0):
-        raise SafetyError(f"limits: {dim.name} agree must be at least 0, got {limit.agree}")
-    low, high = dim.to_normalised(limit.low), dim.to_normalised(limit.high)
-    if not (math.isfinite(rest) and low <= rest <= high):
-        raise SafetyError(
-            f"limits: neutral of {dim.name} must be normalised, in [{low:g}, {high:g}], got {rest}"
-        )

@@ -64,6 +64,7 @@ class Cause(enum.Enum):
     NOTE = "note"  # an optional value is unknown, or was clamped to its range
     RANGE_CLAMP = "range_clamp"  # an action within the tolerance was brought to its bound
     RATE_CLAMP = "rate_clamp"  # a change within the tolerance was brought to its limit
+    CHANNEL = "channel"  # a consensus channel failed
     CLOCK = "clock"  # the clock went backwards
     DEADLINE = "deadline"  # the step took longer than its deadline
     STARVED = "starved"  # deadline missed, no planned action young enough
@@ -119,6 +120,7 @@ RULES: Mapping[Cause, Rule] = MappingProxyType(
         Cause.NOTE: Rule(Level.VALIDITY, _STAY),
         Cause.RANGE_CLAMP: Rule(Level.RANGE, _STAY),
         Cause.RATE_CLAMP: Rule(Level.RATE, _STAY),
+        Cause.CHANNEL: Rule(Level.CONSENSUS, _STAY),
         Cause.CLOCK: Rule(Level.RATE, _STAY),
         Cause.DEADLINE: Rule(Level.SUPERVISION, _STAY),
         Cause.STARVED: Rule(Level.SUPERVISION, _STAY),

@@ -1,0 +1,38 @@
+"""Control: observation in, safe action out. Gymnasium is imported only for `ControlledEnv`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from wmrt.control.channels import Channel
+from wmrt.control.clock import StepClock
+from wmrt.control.controller import Controller
+from wmrt.control.defaults import default_limits
+from wmrt.control.driving import DrivenStep, drive
+from wmrt.control.predict import PredictPolicy
+from wmrt.control.protocol import Outcome, Policy, Recorder
+
+if TYPE_CHECKING:
+    from wmrt.control.gym_wrapper import ControlledEnv
+
+__all__ = [
+    "Channel",
+    "ControlledEnv",
+    "Controller",
+    "DrivenStep",
+    "Outcome",
+    "Policy",
+    "PredictPolicy",
+    "Recorder",
+    "StepClock",
+    "default_limits",
+    "drive",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ControlledEnv":
+        from wmrt.control.gym_wrapper import ControlledEnv
+
+        return ControlledEnv
+    raise AttributeError(f"module 'wmrt.control' has no attribute {name!r}")

@@ -1,0 +1,51 @@
+"""Counters of one controller."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wmrt.control.protocol import Outcome
+from wmrt.control.timing import Durations, Streak
+from wmrt.safety import Breakers, Cause
+
+
+class Tally:
+    """Adds up outcomes. Attributes are running totals.
+
+    Attributes:
+        failures: times the recorder, or this accounting itself, raised.
+    """
+
+    def __init__(self) -> None:
+        self.misses, self.fallbacks = Streak(), Streak()
+        self.act_times, self.policy_times = Durations(), Durations()
+        self.failures = 0
+
+    def add(self, outcome: Outcome) -> None:
+        self.misses.add(outcome.late)
+        self.fallbacks.add(outcome.source == "fallback")
+        self.act_times.add(outcome.act_ns)
+        if outcome.policy_ns is not None:
+            self.policy_times.add(outcome.policy_ns)
+
+    def report(self, breakers: Breakers) -> dict[str, Any]:
+        """Plain data: these counters and those of the breakers."""
+        stats = breakers.stats()
+        counts = stats.pop("counts")
+        return {
+            **stats,
+            "clamps": {
+                "range": counts[Cause.RANGE_CLAMP.value],
+                "rate": counts[Cause.RATE_CLAMP.value],
+            },
+            "degraded_votes": counts[Cause.PAIR.value],
+            "fallback_actions": self.fallbacks.total,
+            "longest_fallback_streak": self.fallbacks.longest,
+            "deadline_misses": self.misses.total,
+            "longest_miss_streak": self.misses.longest,
+            "starved": counts[Cause.STARVED.value],
+            "policy_ms": self.policy_times.summary_ms(),
+            "act_ms": self.act_times.summary_ms(),
+            "record_failures": self.failures,
+            "causes": {cause: n for cause, n in counts.items() if n},
+        }
