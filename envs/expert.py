@@ -57,9 +57,6 @@ class Expert:
         deltas = np.array([dim.max_delta(period) for dim in actions.dims])  # [A, (up, down)]
         self._up, self._down = RATE_SHARE * deltas[:, 0], RATE_SHARE * deltas[:, 1]
 
-    def reset(self) -> None:
-        """Start of an episode."""
-
     def label(self, scene: Scene, previous: np.ndarray, horizon: int) -> ExpertLabel:
         """The label of a scene, given the action executed last (float32[A], normalised)."""
         scores = self._planner.scores(scene)
@@ -77,7 +74,7 @@ class Expert:
         shifts = np.array([shift for shift, _ in MANOEUVRES])
         wanted = np.array([speed for _, speed in MANOEUVRES])
         target = LANE_WIDTH * np.clip(scene.lane + shifts, 0, len(LANES) - 1)
-        count, others = len(MANOEUVRES), scene.others
+        count, others = len(MANOEUVRES), self._planner.near(scene)
         goal = LANE_WIDTH * others[:, 3]
         drawn_in = np.abs(goal - target[:, None]) < self._planner.overlap
         x, y = np.full(count, scene.x), np.full(count, scene.y)

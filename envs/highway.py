@@ -181,7 +181,6 @@ class HighwayEnv(HighwayEnvFast):  # type: ignore[misc]
     def _reset(self) -> None:
         super()._reset()
         self.executed = np.zeros(len(ACTIONS), np.float32)
-        self._expert.reset()
         # Drawn in both environments, after the traffic, so that one seed is one traffic in both.
         self._start_sensors(int(self.np_random.integers(2**63)))
 

@@ -79,7 +79,7 @@ class Planner:
 
     def scores(self, scene: Scene) -> np.ndarray:
         """Best score of each first manoeuvre, float64[6]; -inf where there is no such lane."""
-        others = self._near(scene)
+        others = self.near(scene)
         steps = round(self.horizon / self.dt)
         times = self.dt * np.arange(1, steps + 1)
         ox = others[:, 0] + np.outer(times, others[:, 2])
@@ -97,7 +97,8 @@ class Planner:
         best: np.ndarray = value.reshape(3, 3, 2, 2).max(axis=(1, 3)).reshape(6)
         return best
 
-    def _near(self, scene: Scene) -> np.ndarray:
+    def near(self, scene: Scene) -> np.ndarray:
+        """Rows of the others that matter; one very far away when there is nobody."""
         dx = scene.others[:, 0] - scene.x
         near = scene.others[(dx > -self.reach[0]) & (dx < self.reach[1])]
         if not len(near):

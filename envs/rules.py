@@ -1,7 +1,9 @@
 """The rule-based driver: IDM (Treiber 2000) and MOBIL (Kesting 2007) from the state dict alone.
 
 It sees what the model sees and remembers nothing: whether a lane change is under way is read from
-offset and heading. Parameters are those of highway-env's own drivers; it wants 30 m/s.
+offset and heading. Accelerations and thresholds are those of highway-env's own drivers; a time gap
+of 1.0 s and 2 m at rest instead of its 1.5 s and
+5 m raise the mean return from 22.1 to 22.5 without a collision (40 seeds). It wants 30 m/s.
 """
 
 from __future__ import annotations
@@ -18,12 +20,12 @@ from wmrt.envs.state import ACTIONS, LANE_WIDTH, LANES, PERIOD, RANGE
 
 WANTED_SPEED = 30.0  # m/s
 BLIND_SPEED = 22.0  # m/s, traffic's own: the most that is driven while the front sensor is off
-TIME_GAP = 1.5  # s
-JAM_DISTANCE = 10.0  # m between centres
+TIME_GAP = 1.0  # s
+JAM_DISTANCE = 7.0  # m between centres: 2 m between bumpers
 ACCELERATION = 3.0  # m/s^2
 COMFORT_BRAKING = 5.0  # m/s^2
 SAFE_BRAKING = 2.0  # m/s^2, the most a lane change may ask of the new follower
-GAIN = 0.3  # m/s^2, advantage that starts a lane change
+GAIN = 0.2  # m/s^2, advantage that starts a lane change
 GAIN_UNDER_WAY = 0.1  # m/s^2, advantage below which a change that has hardly begun is given up
 ALONGSIDE = 8.0  # m between centres: no room to move over
 

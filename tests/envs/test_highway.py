@@ -73,7 +73,7 @@ def test_episode_is_30_seconds_of_exactly_10_hz():
     env.reset(seed=7)
     total, steps, truncated = 0.0, 0, False
     while not truncated:
-        _, reward, terminated, truncated, info = env.step(
+        _, reward, terminated, truncated, _info = env.step(
             env.rule_action(env.state(), env.executed)
         )
         assert not terminated
@@ -168,9 +168,9 @@ def test_same_seed_same_drive_in_any_process(name, seed):
     assert trace(name, seed) == first
     assert trace(name, seed + 50) != first
     code = (
-        "import importlib.util as u; s = u.spec_from_file_location('t', {path!r}); "
-        "m = u.module_from_spec(s); s.loader.exec_module(m); print(m.trace({name!r}, {seed}))"
-    ).format(path=__file__, name=name, seed=seed)
+        f"import importlib.util as u; s = u.spec_from_file_location('t', {__file__!r}); "
+        f"m = u.module_from_spec(s); s.loader.exec_module(m); print(m.trace({name!r}, {seed}))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == first
 
