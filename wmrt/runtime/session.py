@@ -86,6 +86,7 @@ class Session:
         self.generator = torch.Generator(device=device).manual_seed(seed)
         self.output: Output | None = None
 
+    @torch.inference_mode()
     def reset(self) -> None:
         """Forget every past state; the generator starts again from the seed."""
         self.ring.reset()
