@@ -24,6 +24,7 @@ _HEADING_GAIN = 4.0  # 1/s
 # Longitudinal.
 ACCELERATION = 3.5
 BRAKING = 5.0
+EASING = 2.5  # braking towards a lower wanted speed with nobody in the way
 _STANDSTILL = 2.0  # m between bumpers at rest
 _HEADWAY = 0.55  # s
 _CLOSING_BRAKE = 2.0  # m/s^2, braking planned while closing on the car ahead
@@ -61,8 +62,9 @@ def following_acceleration(
     """
     room = distance - CAR_LENGTH - _STANDSTILL - _HEADWAY * front_speed
     closing = np.sqrt(2.0 * _CLOSING_BRAKE * np.maximum(room, 0.0)) + 0.5 * np.minimum(room, 0.0)
-    reachable = np.minimum(wanted, front_speed + closing)
-    return bound((reachable - speed) / _SPEED_TIME, -BRAKING, ACCELERATION)
+    free = np.maximum((wanted - speed) / _SPEED_TIME, -EASING)
+    follow = (front_speed + closing - speed) / _SPEED_TIME
+    return bound(np.minimum(free, follow), -BRAKING, ACCELERATION)
 
 
 def bicycle(

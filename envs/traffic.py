@@ -139,7 +139,7 @@ class FastRoad(Road):  # type: ignore[misc]
 
     def neighbour_vehicles(self, vehicle: Any, lane_index: Any = None) -> tuple[Any, Any]:
         """(preceding, following) vehicle on a lane, or None; as `Road.neighbour_vehicles`."""
-        if self.snapshot is None or self.neighbour_vehicles_connected_lanes:
+        if self.snapshot is None or getattr(self, "neighbour_vehicles_connected_lanes", False):
             return super().neighbour_vehicles(vehicle, lane_index)  # type: ignore[no-any-return]
         lane_id = (lane_index or vehicle.lane_index)[2]
         s = vehicle.now[0] - self.network.graph["0"]["1"][lane_id]._x0
