@@ -33,7 +33,7 @@ def random_field(rng: random.Random) -> Field:
     if kind == "flag":
         return flag(required=required)
     decimals = rng.randint(0, 6)
-    half = 10 ** rng.uniform(0, 7 - decimals)
+    half = 10 ** rng.uniform(0.5 - decimals, 6.5 - decimals)  # bounds of q stay below 2**23
     middle = rng.choice([0.0, half, rng.uniform(-half, half)])
     low, high = middle - half, middle + half
     buckets = rng.choice([1, 2, 7, 16, 64])

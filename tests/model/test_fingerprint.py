@@ -1,4 +1,4 @@
-"""The fingerprint: recorded vectors, the independent implementation, and what must not change it."""
+"""The fingerprint: recorded vectors, a second implementation, and what must not change it."""
 
 from __future__ import annotations
 
@@ -174,7 +174,8 @@ def test_same_in_other_processes() -> None:
     schema = cases.driving()
     state = {"ego_speed": 12.345, "lane": "left", "brake": True, "gap_1": 33.335}
     code = (
-        "import json, sys; from wmrt.model.schema import StateSchema; assert 'torch' not in sys.modules;"
+        "import json, sys; from wmrt.model.schema import StateSchema;"
+        "assert 'torch' not in sys.modules;"
         "data, state = json.loads(sys.stdin.read()); s = StateSchema.from_json(data);"
         "print(s.hash, s.fingerprint(state), s.fingerprint(dict(reversed(state.items()))))"
     )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from wmrt.core.errors import SchemaError
-from wmrt.model.rounding import MAX_Q, q_range, uniform_knots
+from wmrt.model.rounding import MAX_Q, POWERS, exact_q, q_range, uniform_knots
 
 #: Bucket knots: ``buckets + 1`` ascending numbers, or one such row per component of a vector.
 Knots = Sequence[float] | Sequence[Sequence[float]]
@@ -55,6 +55,18 @@ def check_numbers(
     if not whole(buckets) or not 1 <= buckets <= 65536:
         raise SchemaError(f"buckets must be a whole number from 1 to 65536, got {buckets!r:.40}")
     low, high = float(low) + 0.0, float(high) + 0.0  # + 0.0 turns -0.0 into 0.0
+    _check_range(low, high, int(decimals))
+    knots = uniform_knots(low, high, int(buckets))
+    if any(a >= b for a, b in itertools.pairwise(knots)):
+        raise SchemaError(
+            f"{buckets} buckets over [{low:g}, {high:g}] are narrower than float32 resolves; "
+            "use fewer buckets"
+        )
+    return low, high
+
+
+def _check_range(low: float, high: float, decimals: int) -> None:
+    """Raise unless the integers of the range can be told apart and come back from float32."""
     q_low, q_high = q_range(low, high, decimals)
     if q_low >= q_high:
         raise SchemaError(
@@ -66,13 +78,14 @@ def check_numbers(
             f"[{low:g}, {high:g}] at {decimals} decimals needs integers beyond 2**50; "
             "use fewer decimals or another unit"
         )
-    knots = uniform_knots(low, high, buckets)
-    if any(a >= b for a, b in itertools.pairwise(knots)):
-        raise SchemaError(
-            f"{buckets} buckets over [{low:g}, {high:g}] are narrower than float32 resolves; "
-            "use fewer buckets"
-        )
-    return low, high
+    for q in (q_low, q_high):
+        # A clamped reading must encode to itself again; any |q| below 2**23 does.
+        back = exact_q(float(np.float32(q / POWERS[decimals])), decimals)
+        if back != q:
+            raise SchemaError(
+                f"the bound {q / POWERS[decimals]!r} at {decimals} decimals is finer than float32 "
+                f"resolves (next: {back / POWERS[decimals]!r}); round it or use fewer decimals"
+            )
 
 
 def check_values(values: Sequence[str]) -> tuple[str, ...]:

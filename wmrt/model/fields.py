@@ -234,12 +234,12 @@ def expand(name: str, field: Field) -> list[Column]:
     uniform = uniform_knots(field.low, field.high, field.buckets)
     rows = field.knots or (uniform,) * field.n
     q_low, q_high = q_range(field.low, field.high, field.decimals)
+    bounds = {row: bucket_bounds(row, q_low, q_high, field.decimals) for row in set(rows)}
     return [
         Column(
             f"{name}[{i}]" if field.kind == "vector" else name, name, "numeric",
             field.buckets + 1, field.decimals, field.low, field.high, field.unit, field.required,
-            (), row, q_low, q_high, bucket_bounds(row, q_low, q_high, field.decimals),
-            field.max_age,
+            (), row, q_low, q_high, bounds[row], field.max_age,
         )
         for i, row in enumerate(rows)
     ]  # fmt: skip

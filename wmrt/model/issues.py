@@ -67,12 +67,10 @@ class Issue(NamedTuple):
 def plain(value: Any) -> bool | int | float | str | None:
     """``value`` as a small plain object: itself when it is one already, else a short description.
 
-    No method of a foreign class is called, so a repr that raises or runs long cannot hurt the loop.
+    No method of a foreign class is relied on, so a repr that raises or runs long cannot hurt the
+    loop.
     """
     kind = type(value)
-    if kind in _NUMPY_SCALARS:
-        value = value.item()
-        kind = type(value)
     if value is None or kind is bool or kind is float:
         return value  # type: ignore[no-any-return]
     if kind is int:
@@ -82,9 +80,11 @@ def plain(value: Any) -> bool | int | float | str | None:
         return str(value) if len(value) <= 80 else f"{value[:77]}..."
     if kind is np.ndarray:
         return f"array of shape {value.shape}"
-    if kind in _SIZED:
-        return f"{kind.__name__} of length {len(value)}"
     try:
+        if kind in _SIZED:
+            return f"{kind.__name__} of length {len(value)}"
+        if kind in _NUMPY_SCALARS and type(value.item()) is not kind:
+            return plain(value.item())
         return f"object of type {kind.__name__:.60}"
     except Exception:  # a metaclass may raise even here
         return "object of unnamed type"
