@@ -29,5 +29,5 @@ def test_its_example_runs() -> None:
     example = TEXT.split("```python")[1].split("```")[0]
     assert len([line for line in example.splitlines() if line.strip()]) <= 10
     scope: dict[str, object] = {}
-    exec(compile(example, "README.md", "exec"), scope)
+    exec(compile(example, "<the example>", "exec"), scope)
     assert scope["over"] is True

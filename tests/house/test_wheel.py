@@ -14,9 +14,13 @@ from tests.house.tree import LINKED, ROOT, copy_source, files
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """dist/ of a copy (building in place would pick up whatever build/ still holds)."""
-    source = copy_source(tmp_path_factory.mktemp("source"))
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy to build in: building in place would pick up whatever build/ still holds."""
+    return copy_source(tmp_path_factory.mktemp("source"))
+
+
+@pytest.fixture(scope="module")
+def built(source: Path) -> Path:
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(source / "dist")]
     done = subprocess.run(command, cwd=source, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-2_000:]
@@ -29,30 +33,31 @@ def wheel(built: Path) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)
 
 
+def packaged(source: Path, suffix: str) -> set[str]:
+    """Names in a wheel of the source's files with this suffix."""
+    names = {str(path.relative_to(source)) for path in files("wmrt", suffix=suffix, root=source)}
+    for folder in LINKED:
+        found = files(folder, suffix=suffix, root=source)
+        names |= {f"wmrt/{path.relative_to(source)}" for path in found}
+    return names
+
+
 def test_top_level_is_wmrt_alone(wheel: zipfile.ZipFile) -> None:
     top = {name.split("/")[0] for name in wheel.namelist()}
     assert {name for name in top if not name.endswith(".dist-info")} == {"wmrt"}
     assert len(top) == 2
 
 
-def test_every_python_file_is_in(wheel: zipfile.ZipFile) -> None:
-    have = {name for name in wheel.namelist() if name.endswith(".py")}
-    want = {str(path.relative_to(ROOT)) for path in files("wmrt", suffix=".py")}
-    for folder in LINKED:
-        linked = {f"wmrt/{path.relative_to(ROOT)}" for path in files(folder, suffix=".py")}
-        assert linked, folder
-        want |= linked
-    assert have == want
+def test_every_python_file_is_in(wheel: zipfile.ZipFile, source: Path) -> None:
+    want = packaged(source, ".py")
+    assert all(f"wmrt/{folder}/__init__.py" in want for folder in LINKED)
+    assert {name for name in wheel.namelist() if name.endswith(".py")} == want
 
 
-def test_data_files_are_in(wheel: zipfile.ZipFile) -> None:
-    have = set(wheel.namelist())
-    assert "wmrt/py.typed" in have
-    assert {f"wmrt/checkpoints/{p.relative_to(ROOT / 'wmrt/checkpoints')}" for p in files("wmrt/checkpoints")} <= have  # fmt: skip  # noqa: E501
-    for folder in ("wmrt", *LINKED):
-        for path in [*files(folder, suffix=".html"), *files(folder, suffix=".json")]:
-            name = str(path.relative_to(ROOT))
-            assert (name if folder == "wmrt" else f"wmrt/{name}") in have
+def test_data_files_are_in(wheel: zipfile.ZipFile, source: Path) -> None:
+    want = {"wmrt/py.typed", *packaged(source, ".html"), *packaged(source, ".json")}
+    want |= {str(path.relative_to(source)) for path in files("wmrt/checkpoints", root=source)}
+    assert want <= set(wheel.namelist())
 
 
 def test_licence_and_command_are_in(wheel: zipfile.ZipFile) -> None:

@@ -14,10 +14,10 @@ LINKED = ("envs", "kernels", "quant", "service")
 _SKIP = {"__pycache__", "build", "dist", "data", "runs", "out", "node_modules"}
 
 
-def files(*folders: str, suffix: str = "") -> Iterator[Path]:
-    """Files under the given folders of the repository, each once (links are not followed)."""
+def files(*folders: str, suffix: str = "", root: Path = ROOT) -> Iterator[Path]:
+    """Files under the given folders of ``root``, each once (links are not followed)."""
     for folder in folders:
-        for directory, names, found in os.walk(ROOT / folder):
+        for directory, names, found in os.walk(root / folder):
             names[:] = sorted(n for n in names if n not in _SKIP and not n.endswith(".egg-info"))
             yield from (Path(directory, f) for f in sorted(found) if f.endswith(suffix))
 
