@@ -21,6 +21,7 @@ from wmrt.model.checkpoint import (
     save_checkpoint,
 )
 from wmrt.model.schema import StateSchema, category, numeric
+from wmrt.model.tree_hash import tree_hash
 
 ACTIONS = ActionSpec((ActionDim("steering", "rad", -0.06, 0.06, 0.3, 0.3),))
 
@@ -99,6 +100,7 @@ def test_round_trip_keeps_everything_bit_for_bit(saved: Path) -> None:
     assert got.schema.hash == make_schema().hash
     assert (got.model, got.actions, got.quantization) == ({"d": 32}, ACTIONS, {"recipe": "nvfp4"})
     assert got.provenance == {"note": "π"} and got.path == saved
+    assert got.weights_sha256 == tree_hash(saved / "model.safetensors")
     again = saved.parent / "again"
     save_checkpoint(again, got, card="# a test")
     for name in ("config.json", "model.safetensors", "README.md"):

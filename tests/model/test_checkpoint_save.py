@@ -54,6 +54,11 @@ def test_a_failed_save_leaves_the_old_checkpoint_and_no_debris(
     assert [p.name for p in saved.parent.iterdir() if p.name.startswith(".")] == []
 
 
+def test_everybody_may_read_what_was_saved(saved: Path) -> None:
+    assert saved.stat().st_mode & 0o777 == 0o755
+    assert {file.stat().st_mode & 0o777 for file in saved.iterdir()} == {0o644}
+
+
 def test_saving_over_a_checkpoint_replaces_it_and_mapped_tensors_stay(saved: Path) -> None:
     old = load_checkpoint(saved)
     values = old.tensors["w"].clone()

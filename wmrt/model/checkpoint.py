@@ -55,6 +55,7 @@ class Checkpoint:
         provenance: where it came from (seeds, data, results), plain JSON data.
         tensors: name to tensor. After loading they are views of the mapped file (copy on write).
         path: the folder it was loaded from, None for one that only lives in memory.
+        weights_sha256: tree hash of the weight file it was loaded from (`wmrt.model.tree_hash`).
     """
 
     schema: StateSchema
@@ -64,6 +65,7 @@ class Checkpoint:
     provenance: dict[str, Any]
     tensors: dict[str, Tensor] = field(repr=False)
     path: Path | None = None
+    weights_sha256: str | None = None
 
 
 def save_checkpoint(folder: str | os.PathLike[str], checkpoint: Checkpoint, *, card: str) -> None:
@@ -71,7 +73,7 @@ def save_checkpoint(folder: str | os.PathLike[str], checkpoint: Checkpoint, *, c
 
     Args:
         folder: target; it must not exist, or be empty, or hold a checkpoint and nothing else.
-        checkpoint: what to write; its ``path`` is ignored.
+        checkpoint: what to write; its ``path`` and ``weights_sha256`` are ignored.
         card: text of ``README.md``, for people.
 
     Raises:
@@ -125,6 +127,7 @@ def load_checkpoint(
         provenance=config.provenance,
         tensors=tensors,
         path=folder,
+        weights_sha256=config.weights_root,
     )
 
 
@@ -209,8 +212,10 @@ def _write(staging: Path, checkpoint: Checkpoint, card: str) -> None:
         raise CheckpointError(f"configuration is not plain JSON data: {error}") from None
     (staging / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")
     (staging / CARD_FILE).write_text(card.rstrip() + "\n", encoding="utf-8")
-    for entry in (*staging.iterdir(), staging):
+    for entry in staging.iterdir():
+        entry.chmod(0o644)  # safetensors makes its files 0600
         _flush(entry)
+    _flush(staging)
 
 
 def _swap_in(staging: Path, target: Path) -> None:

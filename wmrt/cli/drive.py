@@ -1,0 +1,142 @@
+"""``wmrt drive``: drive a simulated car and show what it did and how fast."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from wmrt.cli.common import console, json_option, plain, progress, write_result
+from wmrt.core.seeds import HELD_OUT
+
+if TYPE_CHECKING:
+    from wmrt.cli.driving.stand import Plan, Stand
+    from wmrt.cli.driving.summary import Tally
+
+
+@click.command(epilog="Example: wmrt drive --recipe nvfp4 --episodes 3 --out out/drive")
+@click.option("--env", "env_name", default="wmrt/Highway-v0", show_default=True, metavar="ID")
+@click.option(
+    "--model",
+    default="highway",
+    show_default=True,
+    metavar="NAME",
+    help="A packaged checkpoint, a folder, a hub repository as owner/name, or one of the control "
+    "arms random, expert, rule.",
+)
+@click.option(
+    "--recipe",
+    metavar="RECIPE",
+    help="bf16, nvfp4, mxfp4, w4a8, ... Default: nvfp4, or what a packed checkpoint stores.",
+)
+@click.option("--device", default="cpu", show_default=True, metavar="DEVICE")
+@click.option("--episodes", type=click.IntRange(1), default=5, show_default=True)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=HELD_OUT.start,
+    show_default=True,
+    help="Seed of the first episode; the others follow it.",
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Processes, one thread each; more than one share the cores, so no deadline is enforced.",
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write report.html and episode.gif there.",
+)
+@click.option("--no-breakers", is_flag=True, help="Send the driver's actions as they are.")
+@click.option(
+    "--no-deadline",
+    is_flag=True,
+    help="Never discard a late action; for a machine that is busy with other work.",
+)
+@json_option
+def command(
+    env_name: str,
+    model: str,
+    recipe: str | None,
+    device: str,
+    episodes: int,
+    seed: int,
+    jobs: int,
+    out: Path | None,
+    no_breakers: bool,
+    no_deadline: bool,
+    json_path: Path | None,
+) -> None:
+    """Drive a simulated car with a world model, all breakers on, and show what it did.
+
+    Every episode has its own seed. The control arms drive the same seeds: expert and rule behind
+    breakers at levels 0 to 2, random without.
+    """
+    from wmrt.cli.driving.stand import Plan
+
+    plan = Plan(env_name, model, recipe, device, not no_breakers, jobs == 1 and not no_deadline)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+    _run(plan, range(seed, seed + episodes), jobs, out, json_path)
+
+
+def _run(plan: Plan, seeds: range, jobs: int, out: Path | None, json_path: Path | None) -> None:
+    from wmrt.cli.driving import picture, show
+    from wmrt.cli.driving.stand import set_up
+
+    stand = set_up(plan)  # here too with several processes: errors are told before any starts
+    account = stand.account
+    tally = _drive(plan, stand, seeds, jobs)
+    heading, remarks = show.title(plan, account), show.notes(plan, account, seeds, jobs)
+    facts = show.facts(plan, account)
+    results: dict[str, Any] = {
+        "env": plan.env,
+        "arm": plan.arm,
+        "seeds": [seeds[0], seeds[-1]],
+        "jobs": jobs,
+        "notes": remarks,
+        "run": asdict(account),
+        "summary": tally.summary(jobs=jobs, resident_bytes=account.resident_bytes),
+        "episodes": tally.rows(),
+    }
+    show.show(console(), heading, remarks, [*show.figures(results["summary"]), *facts])
+    write_result(
+        json_path,
+        results,
+        device=plan.device,
+        model=plan.model,
+        model_sha256=account.model_sha256,
+        recipe=account.recipe,
+        resolved=account.report["resolved"] if account.report else None,
+    )
+    if out is not None:
+        document = picture.page(stand, tally, heading, remarks, facts, results)
+        for path in picture.write_pictures(plan, out, plain(document, "report"), tally.rows()):
+            console().print(f"wrote {path}", markup=False, soft_wrap=True)
+
+
+def _drive(plan: Plan, stand: Stand, seeds: range, jobs: int) -> Tally:
+    """All episodes, under a progress bar."""
+    from wmrt.cli.driving.fleet import drive_here, drive_in_processes
+    from wmrt.cli.driving.summary import Tally
+
+    tally = Tally()
+    with progress() as bar:
+        task = bar.add_task(f"driving {plan.model}", total=len(seeds))
+
+        def advance(done: float) -> None:
+            bar.update(task, completed=done)
+
+        if jobs == 1:
+            episodes = drive_here(stand, seeds, advance)
+        else:
+            episodes = drive_in_processes(plan, seeds, jobs, advance)
+        for episode in episodes:
+            tally.add(episode)
+    return tally

@@ -1,0 +1,150 @@
+"""Sets up one run: environment, driver, breakers, and the account of what was set up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from wmrt.cli.driving.arms import CONTROL_ARMS, POLICIES, Guard, make_arm
+from wmrt.cli.driving.environment import open_environment
+from wmrt.cli.driving.episode import Arm
+from wmrt.control import Channel, Policy
+from wmrt.core.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from wmrt.model.checkpoint import Checkpoint
+
+#: Steps before the first episode, so that no figure holds what only happens once.
+WARM_UP = 3
+#: For a checkpoint that holds float weights; a packed one runs as it is packed.
+DEFAULT_RECIPE = "nvfp4"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run; plain data, so that another process can set up the same."""
+
+    env: str
+    model: str
+    recipe: str | None = None
+    device: str = "cpu"
+    breakers: bool = True
+    deadline: bool = True
+
+    @property
+    def arm(self) -> str:
+        """``random``, ``expert``, ``rule`` or ``model``."""
+        return self.model if self.model in CONTROL_ARMS else "model"
+
+
+@dataclass(frozen=True)
+class Account:
+    """What runs. ``report`` is the model's run report, ``consensus`` that of its second opinion."""
+
+    levels: tuple[int, ...]
+    channels: tuple[str, ...] = ()
+    deadline_s: float | None = None
+    recipe: str | None = None
+    model_sha256: str | None = None
+    resident_bytes: int | None = None
+    report: dict[str, Any] | None = None
+    consensus: dict[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class Stand:
+    """Everything that one process needs to drive."""
+
+    env: Any
+    arm: Arm
+    account: Account
+
+
+def set_up(plan: Plan, *, film: bool = False) -> Stand:
+    """Open the environment and build the driver.
+
+    Raises:
+        WmrtError: an environment, model, recipe or device that cannot be had; a model made for
+            other states or actions than the environment's.
+    """
+    env = open_environment(plan.env, film=film)
+    if plan.arm != "model":
+        return _control_arm(plan, env)
+    return _model_arm(plan, env)
+
+
+def _control_arm(plan: Plan, env: Any) -> Stand:
+    guarded = plan.breakers and plan.arm != "random"
+    guard = Guard(deadline=plan.deadline) if guarded else None
+    account = Account(
+        levels=(0, 1, 2) if guarded else (),
+        deadline_s=env.period if guarded and plan.deadline else None,
+        notes=(f"{plan.arm}: {CONTROL_ARMS[plan.arm]}", *_breaker_note(plan, guarded)),
+    )
+    return Stand(env, make_arm(POLICIES[plan.arm](env), env, guard), account)
+
+
+def _breaker_note(plan: Plan, guarded: bool) -> tuple[str, ...]:
+    if guarded:
+        return ("breakers at levels 0 to 2: a control arm has no second opinion to vote with",)
+    return () if plan.arm == "random" else ("no breakers",)
+
+
+def _model_arm(plan: Plan, env: Any) -> Stand:
+    from wmrt.runtime import WorldModel
+
+    checkpoint = _checkpoint(plan, env)
+    packed = checkpoint.quantization is not None
+    recipe = plan.recipe or (None if packed else DEFAULT_RECIPE)
+    model = WorldModel.from_checkpoint(checkpoint, recipe=recipe, device=plan.device)
+    report = model.report()
+    account = Account(
+        levels=(0, 1, 2) if plan.breakers else (),
+        deadline_s=env.period if plan.breakers and plan.deadline else None,
+        recipe=model.recipe.name,
+        model_sha256=checkpoint.weights_sha256,
+        resident_bytes=report.resident_bytes,
+        report=report.to_json(),
+        notes=() if plan.breakers else ("no breakers",),
+    )
+    guard = Guard(deadline=plan.deadline) if plan.breakers else None
+    if guard is not None and packed:
+        note = "breakers at levels 0 to 2: a packed checkpoint has no bf16 form to vote with"
+        account = replace(account, notes=(note,))
+    elif guard is not None:
+        # The same graph twice would always agree, so a bf16 run is checked by a quantized one.
+        other = DEFAULT_RECIPE if model.recipe.name == "bf16" else "bf16"
+        twin = WorldModel.from_checkpoint(checkpoint, recipe=other, device=plan.device)
+        _warm_up(twin, env)
+        channels = (Channel.from_policy(f"model {other}", twin), Channel("rule", env.rule_action))
+        guard = replace(guard, channels=channels)
+        names = (f"model {model.recipe.name}", *(channel.name for channel in channels))
+        consensus = twin.report().to_json()
+        account = replace(account, levels=(0, 1, 2, 3), channels=names, consensus=consensus)
+    _warm_up(model, env)
+    return Stand(env, make_arm(model, env, guard), account)
+
+
+def _checkpoint(plan: Plan, env: Any) -> Checkpoint:
+    """The model's checkpoint, made for the environment's states and actions."""
+    from wmrt.model.checkpoint import check_schema, load_checkpoint
+
+    checkpoint = load_checkpoint(plan.model)
+    try:
+        check_schema(env.state_schema, checkpoint.schema)
+    except CheckpointError as error:
+        raise CheckpointError(f"{plan.model} cannot drive {plan.env}: {error}") from None
+    if checkpoint.actions != env.action_spec:
+        raise CheckpointError(
+            f"{plan.model} cannot drive {plan.env}: its actions are "
+            f"{checkpoint.actions.to_json()}, the environment's {env.action_spec.to_json()}"
+        )
+    return checkpoint
+
+
+def _warm_up(policy: Policy, env: Any) -> None:
+    _, info = env.reset(seed=0)
+    for _ in range(WARM_UP):
+        policy.step(info["state"], policy.schema.neutral)
+    policy.reset()
