@@ -42,7 +42,8 @@ from highway_env.envs.common.action import ContinuousAction  # type: ignore[impo
 from highway_env.envs.common.observation import ObservationType  # type: ignore[import-untyped]  # noqa: E402
 from highway_env.envs.highway_env import HighwayEnvFast  # type: ignore[import-untyped]  # noqa: E402
 
-from wmrt.envs.traffic import EgoVehicle, straight_road  # noqa: E402
+from wmrt.envs.road import straight_road  # noqa: E402
+from wmrt.envs.traffic import EgoVehicle  # noqa: E402
 
 EPISODE_STEPS = 300  # 30 s
 

@@ -74,6 +74,24 @@ def highway_schema() -> StateSchema:
     return StateSchema(fields, neutral=(0.0, 0.0), max_unknown=12, name="highway")
 
 
+def _nearest(ego: Car, others: Sequence[tuple[float, float, float]]) -> list[list[float]]:
+    """[front gap, front dv, rear gap, rear dv] of each lane."""
+    slots = [[RANGE, 0.0, RANGE, 0.0] for _ in LANES]
+    for x, y, vx in others:
+        dx = x - ego.x
+        if not -RANGE < dx < RANGE:
+            continue
+        for lane, slot in enumerate(slots):
+            if abs(y - LANE_WIDTH * lane) > IN_LANE:
+                continue
+            if dx >= 0:
+                if dx < slot[0]:
+                    slot[0], slot[1] = dx, vx - ego.vx
+            elif -dx < slot[2]:
+                slot[2], slot[3] = -dx, vx - ego.vx
+    return slots
+
+
 def perceive(
     ego: Car,
     speed: float,
@@ -91,20 +109,8 @@ def perceive(
         the fields of `highway_schema` in order. Nobody within 100 m: gap 100, dv 0. No lane on that
         side: gap 0, dv 0.
     """
-    ex, _, ev, _, lane = ego
-    slots = [[RANGE, 0.0, RANGE, 0.0] for _ in LANES]  # front gap, front dv, rear gap, rear dv
-    for x, y, vx in others:
-        dx = x - ex
-        if not -RANGE < dx < RANGE:
-            continue
-        for side in (lane - 1, lane, lane + 1):
-            if 0 <= side < len(LANES) and abs(y - LANE_WIDTH * side) <= IN_LANE:
-                slot = slots[side]
-                if dx >= 0:
-                    if dx < slot[0]:
-                        slot[0], slot[1] = dx, vx - ev
-                elif -dx < slot[2]:
-                    slot[2], slot[3] = -dx, vx - ev
+    lane = ego.lane
+    slots = _nearest(ego, others)
     state: dict[str, Any] = {
         "ego_speed": speed,
         "lane_offset": ego.y - LANE_WIDTH * lane,

@@ -154,8 +154,8 @@ def test_recovers_from_noise(seed):
 
 
 def test_drives_better_than_rules_and_never_breaks_a_rate_limit():
-    """100 seeds: expert 25.8 +-0.3, rules 22.5 +-0.2, random 3.9 +-0.5; here a few of them."""
-    seeds = range(600_000, 600_006)
+    """100 seeds: expert 25.8 +-0.3, rules 22.8 +-0.2, random 3.9 +-0.5; here a few of them."""
+    seeds = range(600_000, 600_004)
     expert = evaluate_driver("expert", seeds, processes=2)
     rule = evaluate_driver("rule", seeds, processes=1)
     returns = {

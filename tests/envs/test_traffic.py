@@ -14,7 +14,8 @@ from highway_env.road.road import Road, RoadNetwork
 from highway_env.vehicle.behavior import IDMVehicle
 
 from wmrt.envs.highway import HighwayEnv
-from wmrt.envs.traffic import FastIDMVehicle, FastLane, FastNetwork, FastRoad, wrap_to_pi
+from wmrt.envs.road import FastLane, FastNetwork, FastRoad, wrap_to_pi
+from wmrt.envs.traffic import FastIDMVehicle
 
 
 class PlainEnv(HighwayEnv):  # type: ignore[misc, unused-ignore]
@@ -44,19 +45,19 @@ def test_same_trajectories_as_highway_env(seed):
     """Positions agree to 1e-6 m after a whole episode: only libm and numpy roundings differ."""
     rng = np.random.default_rng(seed)
     fast, plain = HighwayEnv(), PlainEnv()
-    steps = crashes = 0
-    for episode in range(4):
+    steps = 0
+    for episode in range(3):
         episode_seed = int(rng.integers(10**5))
         _, fast_info = fast.reset(seed=episode_seed)
         _, plain_info = plain.reset(seed=episode_seed)
         assert fast_info["state"] == plain_info["state"]
         done = False
         while not done:
-            # Two episodes under the rules run to the end, two under noise end in a crash or ditch.
+            # Under the rules an episode runs to its end, under noise to a crash or off the road.
             action = fast.rule_action(fast.state(), fast.executed)
             if episode % 2:
                 action = (0.05 * rng.standard_normal(), rng.uniform(0, 1))
-            _, reward, terminated, truncated, info = fast.step(action)
+            _, reward, terminated, truncated, _ = fast.step(action)
             other = plain.step(action)
             assert (terminated, truncated) == other[2:4]
             assert reward == pytest.approx(other[1], abs=1e-9)
@@ -65,7 +66,6 @@ def test_same_trajectories_as_highway_env(seed):
             assert (a["x"], a["y"]) == pytest.approx((b["x"], b["y"]), abs=1e-6)
             done = terminated or truncated
             steps += 1
-        crashes += info["crashed"]
     assert steps > 300
 
 
