@@ -97,7 +97,8 @@ class ModelConfig:
         return replace(self, **changes)
 
 
-#: `1.3b`: 1.30B parameters on a schema of 32 numeric fields of 64 buckets and 12 categories of 32
+#: `tiny` is for tests, `mini` for ablations, `small` ships; `1.3b`: 1.30B parameters on a schema
+#: of 32 numeric fields of 64 buckets and 12 categories of 32
 #: values.
 PRESETS: dict[str, ModelConfig] = {
     "tiny": ModelConfig(
@@ -122,6 +123,15 @@ PRESETS: dict[str, ModelConfig] = {
         dyn_hidden=64,
         state_bins=21,
         reward_bins=11,
+    ),
+    "mini": ModelConfig(
+        d_model=128,
+        head_dim=32,
+        ffn=384,
+        mlp_hidden=128,
+        table_rows=1024,
+        head_hidden=128,
+        dyn_hidden=128,
     ),
     "small": ModelConfig(),
     "1.3b": ModelConfig(
