@@ -1,11 +1,14 @@
 """Reference linear operators in torch, computing from packed codes.
 
 Numerics, which every other implementation is held to: int8 activations with one scale per 32 along
-K; inside a block of weights an exact integer dot product; times weight scale, times activation
-scale, summed in float32; times the tensor's global scale. Decoded weights are temporaries.
+K; inside a block of weights an exact integer dot product; times the weight scale, times the
+activation scale, summed over blocks in float32; times the tensor's global scale. Weights are
+decoded a slice of rows at a time into a temporary: no second copy of them outlives the call.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -14,48 +17,107 @@ from torch import Tensor
 from wmrt.core.errors import QuantizationError
 from wmrt.kernels.registry import register
 from wmrt.quant.activations import GROUP, quantize_groups
-from wmrt.quant.formats import decode_scales, pair_table, split
+from wmrt.quant.formats import BlockFormat, decode_scales, level_pairs, split
 from wmrt.quant.tensor import QuantizedTensor
 
+# Weights decoded at once: 1 MiB in float32, about what a level-2 cache holds.
+SLICE = 1 << 18
+# Block sums held at once when many rows of x share one decoded slice: 16 MiB.
+SUMS = 1 << 22
 
-def _check(x: Tensor, columns: int) -> None:
+
+def _checked(x: Tensor, columns: int) -> Tensor:
+    """x[..., K] as [B, K]."""
     if x.shape[-1] != columns or not x.is_floating_point():
         raise QuantizationError(
             f"this linear takes float [..., {columns}], got {x.dtype} {list(x.shape)}"
         )
+    return x.reshape(-1, columns)
+
+
+def _slices(rows: int, columns: int, batch: int) -> Iterator[slice]:
+    """Row ranges that keep the decoded weights and the block sums within their limits."""
+    step = max(1, min(SLICE // columns, SUMS // max(1, batch * columns // 16)))
+    for start in range(0, rows, step):
+        yield slice(start, min(start + step, rows))
+
+
+def _decode(codes: Tensor, spec: BlockFormat) -> Tensor:
+    """uint8[R, K/2] -> float32[R, K] of level values.
+
+    One 8-byte table entry per packed byte: 46 us for 512x256 on one core, against 620 us by
+    advanced indexing and 190 us by embedding.
+    """
+    table = level_pairs(spec.levels, codes.device)
+    pairs = torch.index_select(table, 0, codes.reshape(-1).int())
+    return pairs.view(torch.float32).view(codes.shape[0], -1)
+
+
+def _whole_groups(weight: QuantizedTensor) -> tuple[Tensor, Tensor]:
+    """Codes and scales, with a block of zeros added where blocks of 16 leave half a group of 32."""
+    spec = weight.spec
+    short = -weight.scales.shape[1] % (GROUP // spec.block) if spec.block < GROUP else 0
+    if not short:
+        return weight.codes, weight.scales
+    return F.pad(weight.codes, (0, short * spec.block // 2)), F.pad(weight.scales, (0, short))
 
 
 @register("nvfp4", "int8-g32", "reference")
 @register("mxfp4", "int8-g32", "reference")
 @register("int4-g128", "int8-g32", "reference")
 def linear_a8(x: Tensor, weight: QuantizedTensor) -> Tensor:
-    """float[..., K] times packed [N, K] -> float32[..., N], activations quantized to int8."""
+    """float[..., K] times packed [N, K] -> float32[..., N], activations quantized to int8.
+
+    A row of x with NaN or infinity gives a row of NaN.
+    """
     rows, columns = weight.shape
-    _check(x, columns)
-    spec = weight.spec
-    step = min(spec.block, GROUP)
-    flat = x.reshape(-1, columns).float()
+    flat, spec = _checked(x, columns).float(), weight.spec
+    weight_codes, weight_scales = _whole_groups(weight)
     codes, scales = quantize_groups(flat, padded_to=max(spec.block, GROUP))
-    width = weight.codes.shape[1] * 2
-    values = pair_table(spec.levels, x.device)[weight.codes.long()].view(rows, -1, step)
-    blocks = split(codes[:, :width], step)
-    dots = torch.einsum("bgk,ngk->bng", blocks, values)
-    weight_scales = decode_scales(weight.scales, spec).repeat_interleave(spec.block // step, 1)
-    group_scales = scales.repeat_interleave(GROUP // step, 1)[:, : width // step]
-    total = (dots * weight_scales * group_scales.unsqueeze(1)).sum(-1)
-    return (total * weight.global_scale).view(*x.shape[:-1], rows)
+    step = min(spec.block, GROUP)  # both scales are constant over a dot product of this length
+    batch, width = codes.shape
+    blocks = codes.view(batch, -1, step).transpose(0, 1)
+    group_scales = scales.t().view(-1, 1, batch, 1)
+    out = flat.new_empty(batch, rows)
+    for part in _slices(rows, columns, batch):
+        values = _decode(weight_codes[part], spec).view(-1, width // step, step)
+        # With the vector on the left: 23 us for 512x256 on one core, against 93 the other way.
+        terms = torch.bmm(blocks, values.permute(1, 2, 0))  # [K/step, B, R]
+        row_scales = decode_scales(weight_scales[part], spec).t().unsqueeze(1).unsqueeze(1)
+        terms.view(width // spec.block, -1, batch, terms.shape[2]).mul_(row_scales)
+        terms.view(width // GROUP, -1, batch, terms.shape[2]).mul_(group_scales)
+        torch.sum(terms, 0, out=out[:, part])
+    return out.mul_(weight.global_scale).view(*x.shape[:-1], rows)
 
 
 @register("nvfp4", "bf16", "reference")
 @register("mxfp4", "bf16", "reference")
 def linear_a16(x: Tensor, weight: QuantizedTensor) -> Tensor:
     """float[..., K] rounded to bfloat16, times packed [N, K] -> float32[..., N]."""
-    _check(x, weight.shape[1])
-    return F.linear(x.to(torch.bfloat16).float(), weight.dequantize())
+    rows, columns = weight.shape
+    spec = weight.spec
+    flat = _checked(x, columns).to(torch.bfloat16).float()
+    width = weight.codes.shape[1] * 2
+    if width > columns:
+        flat = F.pad(flat, (0, width - columns))
+    out = flat.new_empty(flat.shape[0], rows)
+    for part in _slices(rows, columns, 1):
+        values = split(_decode(weight.codes[part], spec), spec.block)
+        values.mul_(decode_scales(weight.scales[part], spec).unsqueeze(-1))  # exact
+        torch.mm(flat, values.flatten(1).t(), out=out[:, part])
+    return out.mul_(weight.global_scale).view(*x.shape[:-1], rows)
 
 
 @register("bf16", "bf16", "reference")
 def linear_bf16(x: Tensor, weight: Tensor) -> Tensor:
-    """float[..., K] rounded to bfloat16, times bfloat16 [N, K] -> float32[..., N]."""
-    _check(x, weight.shape[1])
-    return F.linear(x.to(torch.bfloat16).float(), weight.float())
+    """float[..., K] rounded to bfloat16, times bfloat16 [N, K] -> float32[..., N].
+
+    Widened a slice at a time: 92 us for 1536x256 on one core. Torch's bfloat16 linear takes 95 and
+    rounds its output to bfloat16; multiplying mixed types and summing takes 200.
+    """
+    rows, columns = weight.shape
+    flat = _checked(x, columns).to(torch.bfloat16).float()
+    out = flat.new_empty(flat.shape[0], rows)
+    for part in _slices(rows, columns, 1):
+        torch.mm(flat, weight[part].float().t(), out=out[:, part])
+    return out.view(*x.shape[:-1], rows)

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from wmrt.core.errors import UnsupportedError
+from wmrt.core.errors import UnsupportedError, WmrtError
 
 LinearFunction = Callable[[Tensor, Any], Tensor]
 
@@ -43,9 +43,10 @@ def register(
     def enter(function: LinearFunction) -> LinearFunction:
         kind = format if format == "bf16" else f"{format}_{_SHORT[activation]}"
         name = f"linear_{kind.replace('-', '_')}.{implementation}"
-        _OPS[format, activation, implementation] = LinearOp(
-            name, format, activation, implementation, function
-        )
+        key = (format, activation, implementation)
+        if key in _OPS:
+            raise WmrtError(f"{name} is registered twice; one implementation, one function")
+        _OPS[key] = LinearOp(name, format, activation, implementation, function)
         return function
 
     return enter

@@ -25,8 +25,8 @@ def quantize_groups(x: Tensor, padded_to: int = GROUP) -> tuple[Tensor, Tensor]:
         x = F.pad(x, (0, extra))
     groups = split(x, GROUP)
     scales = torch.linalg.vector_norm(groups, torch.inf, -1) / 127.0
-    codes = torch.round(groups / scales.unsqueeze(-1)).nan_to_num_(0.0, 127.0, -127.0)
-    return codes.flatten(-2), scales
+    codes = (groups / scales.unsqueeze(-1)).round_().nan_to_num_(0.0, 127.0, -127.0)
+    return codes.view(x.shape), scales
 
 
 def quantize_int8(x: Tensor) -> tuple[Tensor, Tensor]:

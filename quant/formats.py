@@ -182,11 +182,15 @@ def level_table(levels: tuple[float, ...], device: torch.device) -> Tensor:
 
 
 @functools.cache
-def pair_table(levels: tuple[float, ...], device: torch.device) -> Tensor:
-    """float32[256, 2]: the two values (even element first) a packed byte stands for."""
+def level_pairs(levels: tuple[float, ...], device: torch.device) -> Tensor:
+    """int64[256]: for each packed byte, the bits of its two float32 values, even element first.
+
+    One entry moves as a unit; view the result as float32.
+    """
     byte = torch.arange(256, device=device)
     table = level_table(levels, device)
-    return torch.stack((table[byte & 15], table[byte >> 4]), dim=-1).contiguous()
+    pairs = torch.stack((table[byte & 15], table[byte >> 4]), dim=-1).contiguous()
+    return pairs.view(torch.int64).view(256)
 
 
 @functools.cache
@@ -209,4 +213,5 @@ def decode_scales(scales: Tensor, fmt: BlockFormat) -> Tensor:
     """Stored scales of `fmt` -> float32 of the same shape, exact."""
     if fmt.scale == "fp16":
         return scales.to(torch.float32)
-    return scale_table(fmt.scale, scales.device)[scales.long()]
+    table = scale_table(fmt.scale, scales.device)
+    return torch.index_select(table, 0, scales.reshape(-1).int()).view(scales.shape)

@@ -74,12 +74,17 @@ def _check_weight(weight: Tensor) -> None:
 
 
 def _global_scale(amax: Tensor, given: float | None) -> float:
+    largest = amax.max()
     if given is not None:
         factor = float(torch.tensor(given, dtype=torch.float32))
         if not 0.0 < factor < float("inf"):
             raise QuantizationError(f"global_scale must be positive and finite, got {given}")
+        if float(largest) > formats.NVFP4_SPAN * factor * (1.0 + 2.0**-20):
+            raise QuantizationError(
+                f"global_scale {given} reaches {formats.NVFP4_SPAN * factor:g}; "
+                f"the weight reaches {float(largest):g} and would be clipped"
+            )
         return factor
-    largest = amax.max()
     if float(largest) == 0.0:
         return 1.0
     return max(float(largest / formats.NVFP4_SPAN), SMALLEST_GLOBAL)

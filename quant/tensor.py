@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from wmrt.core.errors import QuantizationError
-from wmrt.quant.formats import BlockFormat, block_format, decode_scales, pair_table, split
+from wmrt.quant.formats import BlockFormat, block_format, decode_scales, level_pairs, split
 
 
 def padded(columns: int, block: int) -> int:
@@ -59,8 +59,8 @@ class QuantizedTensor:
     def dequantize(self) -> Tensor:
         """float32[N, K]; level times block scale is exact, the global factor rounds once."""
         spec = self.spec
-        values = pair_table(spec.levels, self.codes.device)[self.codes.long()].flatten(-2)
-        blocks = split(values, spec.block)
+        pairs = level_pairs(spec.levels, self.codes.device)[self.codes.long()]
+        blocks = split(pairs.view(torch.float32), spec.block)
         blocks = blocks * decode_scales(self.scales, spec).unsqueeze(-1)
         wide: Tensor = (blocks * self.global_scale).flatten(-2)
         return wide[:, : self.shape[1]].contiguous()

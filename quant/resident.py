@@ -1,0 +1,78 @@
+"""Memory a process really holds, read from the kernel's account of it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from wmrt.quant.ledger import MISSING, Figure
+
+_HEADER = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \S+\s*(.*)$")
+SMAPS = Path("/proc/self/smaps")
+
+
+@dataclass(frozen=True)
+class Resident:
+    """One reading.
+
+    * `private_dirty`: pages only this process holds and has written
+    * `mapped_weights`: other resident pages of the weight files named
+    * `resident`: their sum, the figure a model is held to
+    * `rss`, `pss`: the process's totals, for comparison; they include shared libraries
+    """
+
+    private_dirty: Figure
+    mapped_weights: Figure
+    rss: Figure
+    pss: Figure
+
+    @property
+    def resident(self) -> Figure:
+        return self.private_dirty + self.mapped_weights
+
+    def since(self, baseline: Resident) -> Figure:
+        """Growth of `resident` since `baseline`, a reading taken after the imports.
+
+        Not below 0: pages given back since count as nothing.
+        """
+        now, then = self.resident, baseline.resident
+        if now.bytes is None or then.bytes is None:
+            return MISSING
+        return Figure(max(0, now.bytes - then.bytes), "measured")
+
+
+def measure_resident(weights: Iterable[Path] = (), smaps: Path = SMAPS) -> Resident:
+    """Read this process's memory; every figure is missing where the system has no such account.
+
+    `weights` are the files whose mapped pages count, whether read or written.
+    """
+    try:
+        lines = smaps.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return Resident(MISSING, MISSING, MISSING, MISSING)
+    wanted = {os.path.realpath(path) for path in weights}
+    sums = {"Private_Dirty": 0, "Rss": 0, "Pss": 0}
+    mapped, counted = 0, False
+    for line in lines:
+        header = _HEADER.match(line)
+        if header is not None:
+            counted = header.group(1).removesuffix(" (deleted)") in wanted
+            continue
+        name, _, rest = line.partition(":")
+        if name not in sums:
+            continue
+        size = int(rest.split()[0]) * 1024
+        sums[name] += size
+        if counted and name == "Rss":
+            mapped += size
+        elif counted and name == "Private_Dirty":
+            mapped -= size  # counted there already
+    return Resident(
+        Figure(sums["Private_Dirty"], "measured"),
+        Figure(mapped, "measured"),
+        Figure(sums["Rss"], "measured"),
+        Figure(sums["Pss"], "measured"),
+    )
