@@ -22,7 +22,7 @@ class LossWeights:
     category: float = 0.5
     reward: float = 0.5
     proceed: float = 1.0
-    action: float = 1.0
+    action: float = 2.0
     distill: float = 0.1
 
 

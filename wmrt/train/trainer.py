@@ -29,16 +29,16 @@ class TrainConfig:
     """One training run. ``occlusion_dwell`` > 0 switches sensor groups off half the time (in
     steps)."""
 
-    steps: int = 1200
-    batch: int = 64
+    steps: int = 2400
+    batch: int = 32
     window: int = 64
-    lr: float = 1e-3
+    lr: float = 1.5e-3
     weight_decay: float = 0.05
     warmup: int = 100
     clip: float = 1.0
     seed: int = 0
     occlusion_dwell: float = 0.0
-    action_noise: float = 0.05
+    action_noise: float = 0.02
     validation: float = 0.05
     save_every: int = 200
     weights: LossWeights = field(default_factory=LossWeights)
