@@ -16,11 +16,11 @@ from torch import Tensor
 from wmrt.core.errors import StateError, UnsupportedError, UsageError
 from wmrt.core.types import ActionSpec
 from wmrt.model.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from wmrt.model.heads import Prediction
 from wmrt.model.network import Network
-from wmrt.model.schema import UNKNOWN, StateSchema
+from wmrt.model.schema import StateSchema
 from wmrt.quant import Recipe
 from wmrt.runtime.build import build_network, to_checkpoint
+from wmrt.runtime.imagination import next_q, roll
 from wmrt.runtime.report import RunReport, build_report
 from wmrt.runtime.session import Session, resolve_graph
 from wmrt.runtime.step import Rollout, Step
@@ -146,14 +146,13 @@ class WorldModel:
         """
         begin = time.perf_counter_ns()
         before = self._last_action if previous_action is None else self._checked(previous_action)
-        q, issues = self.schema.quantize(state, strict=strict)
-        codes, values = self.schema.encode_q(q)
+        read = self.schema.encode(state, strict=strict)
         encoded = time.perf_counter_ns()
-        out = self.session.step(codes, values, before)
+        out = self.session.step(read.codes, read.values, before)
         ran = time.perf_counter_ns()
         action = out.action[0].cpu().numpy()
         chunk = out.chunk[0].cpu().numpy()
-        following = self._next_q(out.prediction, self.session.codes, self.session.values)
+        following = next_q(self.network, out.prediction, self.session.codes, self.session.values)
         head = self.network.dynamics
         with torch.inference_mode():
             reward = float(head.decode_reward(out.prediction)[0])
@@ -174,37 +173,22 @@ class WorldModel:
             self.schema.decode(following[0]),
             reward,
             proceed,
-            self.schema.fingerprint_q(q),
-            issues,
+            self.schema.fingerprint_q(read.q, read.instruction),
+            read.issues,
             timing,
         )
 
     def _checked(self, action: Sequence[float] | NDArray[np.float32]) -> tuple[float, ...]:
-        values = tuple(float(a) for a in action)
+        try:
+            values = tuple(float(a) for a in action)
+        except (TypeError, ValueError):
+            values = ()
         if len(values) != len(self.actions) or not all(-1.0 <= a <= 1.0 for a in values):
             raise StateError(
-                f"previous_action {list(values)}: expected {len(self.actions)} numbers "
+                f"previous_action {action!r:.80}: expected {len(self.actions)} numbers "
                 f"({', '.join(self.actions.names)}) in [-1, 1]"
             )
         return values
-
-    @torch.inference_mode()
-    def _next_q(self, prediction: Prediction, codes: Tensor, values: Tensor) -> NDArray[np.int64]:
-        """Predicted integer state int64[..., F] in column order."""
-        network = self.network
-        now, known = network.split(codes, values)
-        following, will_know = network.dynamics.decode_state(prediction, now, known)
-        q = np.full((*codes.shape[:-1], codes.shape[-1]), UNKNOWN, np.int64)
-        columns = self.schema.columns
-        numeric = [i for i, c in enumerate(columns) if c.kind == "numeric"]
-        if numeric:
-            exact = self.schema.quantize_array(following.cpu().numpy())
-            q[..., numeric] = np.where(will_know.cpu().numpy(), exact, UNKNOWN)
-        other = [i for i, c in enumerate(columns) if c.kind != "numeric"]
-        if other:
-            category = network.dynamics.decode_category(prediction).cpu().numpy()
-            q[..., other] = np.where(category > 0, category, UNKNOWN)
-        return q
 
     @torch.inference_mode()
     def imagine(self, actions: ArrayLike) -> Rollout:
@@ -217,36 +201,29 @@ class WorldModel:
         """
         if self.session.output is None:
             raise UsageError("imagine needs a state to start from; call step first")
-        plan = torch.as_tensor(np.array(actions, np.float32))
+        try:
+            plan = torch.as_tensor(np.array(actions, np.float32))
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"actions are no array of numbers: {error}") from None
         plan = plan.unsqueeze(0) if plan.ndim == 2 else plan
-        if plan.ndim != 3 or plan.shape[-1] != len(self.actions) or not plan.shape[1]:
+        if plan.ndim != 3 or plan.shape[-1] != len(self.actions) or not plan.numel():
             raise UsageError(
                 f"actions of shape {list(plan.shape)}; expected [T, A] or [N, T, A] "
                 f"with A={len(self.actions)}"
             )
         if not bool(torch.isfinite(plan).all()) or float(plan.abs().max()) > 1:
             raise UsageError("actions must be finite and in [-1, 1]")
-        return self._roll(plan.to(self.session.codes.device), self.session.output.hidden)
-
-    def _roll(self, plan: Tensor, hidden: Tensor) -> Rollout:
-        count, session, network = len(plan), self.session, self.network
-        ring = session.ring.repeat(count)
-        hidden = hidden.repeat(count, 1)
-        codes, values = session.codes.repeat(count, 1), session.values.repeat(count, 1)
-        generator = torch.Generator(device=codes.device).manual_seed(session.seed)
-        states, rewards, proceeds = [], [], []
-        for t in range(plan.shape[1]):
-            prediction = network.predict(hidden, plan[:, t])
-            q = self._next_q(prediction, codes, values)
-            states.append(q)
-            rewards.append(network.dynamics.decode_reward(prediction).cpu().numpy())
-            proceeds.append(prediction.proceed.sigmoid().cpu().numpy())
-            if t + 1 < plan.shape[1]:
-                new_codes, new_values = self.schema.encode_q(q)
-                codes = torch.from_numpy(new_codes).to(codes)
-                values = torch.from_numpy(new_values).to(values)
-                hidden = network.step(codes, values, plan[:, t], ring, generator)
-        return Rollout(np.stack(states, 1), np.stack(rewards, 1), np.stack(proceeds, 1))
+        mine, count = self.session, len(plan)
+        generator = torch.Generator(device=mine.codes.device).manual_seed(mine.seed)
+        return roll(
+            self.network,
+            mine.ring.repeat(count),
+            self.session.output.hidden.repeat(count, 1),
+            mine.codes.repeat(count, 1),
+            mine.values.repeat(count, 1),
+            plan.to(mine.codes.device),
+            generator,
+        )
 
     def reset(self) -> None:
         """Start a new episode: no past states, the neutral action before."""
@@ -307,10 +284,14 @@ class WorldModel:
 def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
+        known = device.type in ("cpu", "cuda")
     except RuntimeError:
-        raise UsageError(f"device {name!r} is unknown; use cpu, cuda or cuda:N") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
+        known = False
+    if not known:
+        raise UsageError(f"device {name!r} is unknown; use cpu, cuda or cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UnsupportedError(
-            f"device {name!r} was asked for, but torch sees no CUDA device; use cpu"
+            f"device {name!r} was asked for, but torch sees {torch.cuda.device_count()} CUDA "
+            "devices; use cpu"
         )
     return device

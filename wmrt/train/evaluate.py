@@ -14,6 +14,8 @@ from torch import Tensor
 
 from wmrt.core.errors import UsageError
 from wmrt.model.network import Network
+from wmrt.runtime.imagination import roll
+from wmrt.runtime.step import Rollout
 from wmrt.train.dataset import Batch, Recording, window_batch
 
 HORIZONS = (1, 5, 15)
@@ -65,7 +67,7 @@ def open_loop(
     for steps in HORIZONS:
         at = context - 1 + steps
         truth, seen = values[:, at], known[:, at] & known[:, context - 1]
-        guess, codes = imagined[steps - 1]
+        guess, codes = _read(network, imagined, steps)
         model = ((guess - truth) / spread)[seen].square().mean().sqrt()
         still = ((values[:, context - 1] - truth) / spread)[seen].square().mean().sqrt()
         true_codes = batch.codes[:, at][:, category]
@@ -78,13 +80,18 @@ def open_loop(
     return results
 
 
-def _imagine(
-    network: Network, batch: Batch, context: int, ahead: int
-) -> list[tuple[Tensor, Tensor]]:
-    """Numeric values and category codes after 1, 2, ... ``ahead`` imagined steps."""
-    schema, head = network.schema, network.dynamics
-    numeric = [i for i, c in enumerate(schema.columns) if c.kind == "numeric"]
-    other = [i for i, c in enumerate(schema.columns) if c.kind != "numeric"]
+def _read(network: Network, imagined: Rollout, steps: int) -> tuple[Tensor, Tensor]:
+    """Numeric values (the fill value where unknown is foreseen) and category codes after
+    ``steps``."""
+    new_codes, new_values = network.schema.encode_q(imagined.q[:, steps - 1])
+    codes = torch.from_numpy(new_codes).long()
+    values, known = network.split(codes, torch.from_numpy(new_values))
+    category = [i for i, c in enumerate(network.schema.columns) if c.kind != "numeric"]
+    return torch.where(known, values, network.dynamics.fill), codes[:, category]
+
+
+def _imagine(network: Network, batch: Batch, context: int, ahead: int) -> Rollout:
+    """``ahead`` imagined steps under the recorded actions, after ``context`` observed ones."""
     ring = network.new_ring(len(batch.codes))
     generator = torch.Generator().manual_seed(0)
     hidden = torch.empty(0)
@@ -92,19 +99,6 @@ def _imagine(
         hidden = network.step(
             batch.codes[:, t], batch.values[:, t], batch.previous[:, t], ring, generator
         )
-    codes, values = batch.codes[:, context - 1].clone(), batch.values[:, context - 1].clone()
-    outcome = []
-    for t in range(context - 1, context - 1 + ahead):
-        prediction = network.predict(hidden, batch.action[:, t])
-        following, will_know = head.decode_state(prediction, *network.split(codes, values))
-        category = head.decode_category(prediction) if other else torch.empty(0)
-        outcome.append((following, category))
-        q = torch.full(codes.shape, -(2**63), dtype=torch.int64)
-        exact = torch.from_numpy(schema.quantize_array(following.numpy()))
-        q[:, numeric] = torch.where(will_know, exact, q[:, numeric])
-        if other:
-            q[:, other] = torch.where(category > 0, category, q[:, other])
-        new_codes, new_values = schema.encode_q(q.numpy())
-        codes, values = torch.from_numpy(new_codes).long(), torch.from_numpy(new_values)
-        hidden = network.step(codes, values, batch.action[:, t], ring, generator)
-    return outcome
+    now = context - 1
+    plan = batch.action[:, now : now + ahead]
+    return roll(network, ring, hidden, batch.codes[:, now], batch.values[:, now], plan, generator)

@@ -1,0 +1,63 @@
+"""What a caller of the runtime hands in, checked before anything runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from wmrt.core.errors import StateError, UnsupportedError, UsageError
+from wmrt.core.types import ActionSpec
+
+
+def resolve_device(name: str) -> torch.device:
+    """The torch device; `UsageError` for another kind, `UnsupportedError` for one not here."""
+    try:
+        device = torch.device(name)
+        known = device.type in ("cpu", "cuda")
+    except (RuntimeError, TypeError):
+        known = False
+    if not known:
+        raise UsageError(f"device {name!r} is unknown; use cpu, cuda or cuda:N")
+    found = torch.cuda.device_count() if device.type == "cuda" else 0
+    if device.type == "cuda" and (device.index or 0) >= found:
+        raise UnsupportedError(
+            f"device {name!r} was asked for, but torch sees "
+            f"{f'{found} of them' if found else 'no CUDA device'}; use cpu"
+        )
+    return device
+
+
+def check_action(action: ArrayLike, spec: ActionSpec) -> tuple[float, ...]:
+    """An action as floats; `StateError` unless it is one number in [-1, 1] per dimension."""
+    try:
+        values = tuple(float(a) for a in action)  # type: ignore[union-attr,arg-type]
+    except (TypeError, ValueError):
+        values = ()
+    if len(values) != len(spec) or not all(-1.0 <= a <= 1.0 for a in values):
+        raise StateError(
+            f"previous_action {action!r:.80}: expected {len(spec)} numbers "
+            f"({', '.join(spec.names)}) in [-1, 1]"
+        )
+    return values
+
+
+def check_plan(actions: ArrayLike, spec: ActionSpec) -> Tensor:
+    """Action sequences as float32[N, T, A] on the CPU, from [T, A] or [N, T, A].
+
+    Raises `UsageError` for another shape, an empty one, or values outside [-1, 1].
+    """
+    try:
+        plan = torch.from_numpy(np.array(actions, np.float32))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"actions are no array of numbers: {error}") from None
+    plan = plan.unsqueeze(0) if plan.ndim == 2 else plan
+    if plan.ndim != 3 or plan.shape[-1] != len(spec) or not plan.numel():
+        raise UsageError(
+            f"actions of shape {list(np.shape(actions))}; expected [T, A] or [N, T, A] "
+            f"with A={len(spec)}, none of them 0"
+        )
+    if not bool(torch.isfinite(plan).all()) or float(plan.abs().max()) > 1:
+        raise UsageError("actions must be finite and in [-1, 1]")
+    return plan
