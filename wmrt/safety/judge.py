@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from wmrt.safety.events import Finding
+from wmrt.safety.events import Finding, describe
 from wmrt.safety.float32 import towards
 from wmrt.safety.limits import Box
 
@@ -22,12 +22,7 @@ def range_fault(
     """The first value that is not finite or beyond what its box tolerates, if any."""
     for value, box, name in zip(action, boxes, names, strict=True):
         if not box.tolerated_low <= value <= box.tolerated_high:
-            if not math.isfinite(value):
-                return Finding(name, "nonfinite", value)
-            above = value > box.high
-            return Finding(
-                name, "above" if above else "below", value, box.high if above else box.low
-            )
+            return _beyond(name, value, box.low, box.high)
     return None
 
 
@@ -52,11 +47,16 @@ def predicted_fault(
             continue
         for part in (value,) if isinstance(value, (float, int)) else value:
             if not low <= part <= high:
-                if not math.isfinite(part):
-                    return Finding(name, "nonfinite", part)
-                above = part > high
-                return Finding(name, "above" if above else "below", part, high if above else low)
+                return _beyond(name, part, low, high)
     return None
+
+
+def _beyond(name: str, value: float, low: float, high: float) -> Finding:
+    """What is wrong with a value outside [low, high]; it may be an integer too big for a float."""
+    if value - value != 0:
+        return Finding(name, "nonfinite", value)
+    above = value > high
+    return Finding(name, "above" if above else "below", describe(value), high if above else low)
 
 
 def rate_fault(

@@ -1,0 +1,171 @@
+"""Limits: physical units, refusals, the file form, and the arithmetic derived from them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.safety.support import DRIVING, ODD, PERIOD, limits
+from wmrt.core.errors import SafetyError
+from wmrt.safety import DimLimit, Limits, StateLimit
+
+SPEED = StateLimit("speed", "m/s", 0.0, 40.0)
+
+
+def test_driving_limits_per_step() -> None:
+    (steer_up, steer_down), (accelerate, brake) = limits().deltas(PERIOD)
+    assert steer_up == steer_down == pytest.approx(0.5, rel=1e-15)
+    assert accelerate == pytest.approx(0.3, rel=1e-15)
+    assert brake == pytest.approx(0.6, rel=1e-15)
+
+
+@given(st.floats(0.0, 1.0))
+def test_deltas_are_the_specs(seconds: float) -> None:
+    for spec in (DRIVING, ODD):
+        assert limits(spec).deltas(seconds) == tuple(d.max_delta(seconds) for d in spec.dims)
+
+
+def test_boxes_shrink_around_neutral() -> None:
+    made = limits(ODD, neutral=(-1.0, 0.5, 0.0))
+    assert [(b.low, b.high) for b in made.boxes(1.0)] == [(-1.0, 1.0)] * 3
+    assert [(b.low, b.high) for b in made.boxes(0.5)] == [(-1.0, 0.0), (-0.25, 0.75), (-0.5, 0.5)]
+    assert all(b.tolerated_low == -1.1 and b.tolerated_high == 1.1 for b in made.boxes(0.5))
+
+
+def test_a_tighter_range_and_rate() -> None:
+    tight = DimLimit("steering", "rad", -0.03, 0.03, 0.1, 0.2, 0.01)
+    made = Limits(DRIVING, PERIOD, (0.0, 0.0), (tight, limits().dims[1]))
+    assert made.boxes(1.0)[0].low == pytest.approx(-0.5)
+    assert made.deltas(PERIOD)[0] == pytest.approx((0.1 / 0.6, 0.2 / 0.6))
+    assert made.agree == pytest.approx((0.01 / 0.06, 0.3))
+
+
+def test_neutral_as_float32_inside_a_box_that_is_none() -> None:
+    tight = DimLimit("steering", "rad", 0.006, 0.06, 0.1, 0.2, 0.01)
+    low = DRIVING.dims[0].to_normalised(0.006)
+    made = Limits(DRIVING, PERIOD, (low, 0.0), (tight, limits().dims[1]))
+    assert low <= made.rest[0] <= low + 1e-7
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(0.0, 40.0), (-100.0, 10.0), (-10.0, 100.0), (5.0, 6.0), (-2.0, -1.0), (-3, 0)],
+)
+def test_a_value_of_1_2_times_a_bound_is_never_tolerated(low: float, high: float) -> None:
+    made = limits(state=(StateLimit("x", "m", low, high),))
+    ((_, lowest, highest),) = made.state_bounds()
+    assert lowest <= low and highest >= high
+    assert not lowest <= 1.2 * low < low or low == 0
+    assert not high < 1.2 * high <= highest or high == 0
+    assert max(low - lowest, highest - high) <= 0.05 * (high - low) + 1e-15 * abs(low)
+
+
+def test_json_form_and_hash() -> None:
+    made = limits(ODD, state=(SPEED,), agree={"arm": 0.5}, trip_window=3.0, neutral=(0.1, 0, 0))
+    again = Limits.from_json(json.loads(json.dumps(made.to_json())))
+    assert again == made
+    assert again.hash == made.hash
+    assert len(made.hash) == 16
+    assert dataclasses.replace(made, trip_window=3.5).hash != made.hash
+    assert made.to_json()["dims"][0] | {"agree": 0} == {
+        "name": "valve", "unit": "bar", "low": 0.7, "high": 3.3, "rate_up": 1.7, "rate_down": 0.9,
+        "agree": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"extra": 1}, "extra"),
+        ({"dims": [{"name": "steering"}]}, "unit"),
+        ({"neutral": ["a", 0.0]}, "limits"),
+        ({"neutral": None}, "limits"),
+        ({"period": "0.1"}, "period must be a finite number above 0"),
+    ],
+)
+def test_a_file_that_is_wrong(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(SafetyError, match=message):
+        Limits.from_json(limits().to_json() | change)
+
+
+@pytest.mark.parametrize("key", ["spec", "period", "neutral", "dims"])
+def test_a_file_that_lacks_something(key: str) -> None:
+    data = limits().to_json()
+    del data[key]
+    with pytest.raises(SafetyError, match=f"'{key}' is missing"):
+        Limits.from_json(data)
+
+
+def test_a_file_may_leave_out_states_and_options() -> None:
+    data = {key: limits().to_json()[key] for key in ("spec", "period", "neutral", "dims")}
+    assert Limits.from_json(data) == limits()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"period": 0.0}, "period"),
+        ({"period": math.nan}, "period"),
+        ({"period": math.inf}, "period"),
+        ({"step_periods": 2.1}, "step_periods must be a finite number above 0 and at most 2"),
+        ({"trip_window": -1.0}, "trip_window"),
+        ({"latch_window": 0}, "latch_window"),
+        ({"range_tolerance": 0.2}, "range_tolerance must be a finite number at least 0"),
+        ({"rate_tolerance": -0.1}, "rate_tolerance"),
+        ({"wall_tolerance": None}, "wall_tolerance"),
+        ({"half_open_scale": 0.0}, "half_open_scale"),
+        ({"half_open_scale": 1.1}, "half_open_scale"),
+        ({"trip_limit": 0}, "trip_limit must be a whole number of at least 1, got 0"),
+        ({"good_inputs": 1.0}, "good_inputs"),
+        ({"clean_steps": True}, "clean_steps"),
+        ({"heal_steps": -3}, "heal_steps"),
+        ({"latch_opens": "3"}, "latch_opens"),
+        ({"neutral": (0.0,)}, "2 dims and 1 neutral values"),
+        ({"neutral": (0.0, 1.5)}, "neutral of acceleration"),
+        ({"neutral": (math.nan, 0.0)}, "neutral of steering"),
+        ({"agree": {"brake": 1.0}}, "no actuator 'brake'"),
+        ({"agree": {"steering": -1.0}}, "agree must be at least 0"),
+        ({"state": (SPEED, SPEED)}, "must be different"),
+        ({"state": (StateLimit("x", "m", 1.0, 1.0),)}, "finite low < high"),
+        ({"state": (StateLimit("x", "m", 0.0, math.inf),)}, "finite low < high"),
+    ],
+)
+def test_refusals(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SafetyError, match=message):
+        limits(**options)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "wheel"}, "stands where the action spec has 'steering'"),
+        ({"unit": "deg"}, "'deg' stands where"),
+        ({"low": -0.07}, "must lie within the actuator's"),
+        ({"high": 0.07}, "must lie within the actuator's"),
+        ({"low": 0.06}, "must lie within the actuator's"),
+        ({"low": math.nan}, "must lie within the actuator's"),
+        ({"rate_up": 0.0}, "above 0"),
+        ({"rate_up": 0.31}, "at most the actuator's"),
+        ({"rate_down": -1.0}, "above 0"),
+        ({"rate_down": math.nan}, "above 0"),
+        ({"agree": math.inf}, "agree"),
+        ({"low": 0.01}, "neutral of steering"),
+    ],
+)
+def test_refused_dims(change: dict[str, Any], message: str) -> None:
+    good = limits()
+    dims = (dataclasses.replace(good.dims[0], **change), good.dims[1])
+    with pytest.raises(SafetyError, match=message):
+        dataclasses.replace(good, dims=dims)
+
+
+def test_one_dim_per_actuator() -> None:
+    good = limits()
+    with pytest.raises(SafetyError, match="1 dims and 2 neutral values for 2 actuators"):
+        dataclasses.replace(good, dims=good.dims[:1])
