@@ -148,6 +148,7 @@ def test_instruction_stands_at_its_place_in_the_schema() -> None:
 def test_instruction_code() -> None:
     assert instruction_code(None) == instruction_code("") == UNKNOWN
     assert UNKNOWN < instruction_code("stop") < 2**63
+    assert instruction_code("cafe\u0301") == instruction_code("caf\u00e9")
     # blake2b("stop", digest_size=8), as `printf stop | b2sum -l 64` prints it.
     assert instruction_code("stop").to_bytes(8, "little", signed=True).hex() == "c97ab12a173a72d9"
 

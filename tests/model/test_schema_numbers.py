@@ -80,6 +80,20 @@ def test_random_readings(schema: StateSchema, seed: int) -> None:
     check(schema, 10.0 ** rng.uniform(-12, 9, (200, 7)) * rng.choice([-1, 1], (200, 7)))
 
 
+@pytest.mark.parametrize("schema", [SEVEN, NARROW], ids=["wide", "narrow"])
+def test_around_the_bounds(schema: StateSchema) -> None:
+    for side in (-1, 1):
+        high = np.float32([side * column.high for column in schema.columns])
+        above = below = high
+        rows = [high]
+        for _ in range(40):
+            above = np.nextafter(above, np.float32(np.inf))
+            below = np.nextafter(below, np.float32(-np.inf))
+            rows += [above, below]
+        steps = np.arange(-30, 31)[:, None] / 20.0 / 10.0 ** np.arange(7)
+        check(schema, np.concatenate([np.stack(rows).astype(np.float64), high + steps]))
+
+
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False), st.integers(0, 6))
 def test_any_float32(value: float, decimals: int) -> None:
     assert exact_q(value, decimals) == oracle(value, decimals)
@@ -90,11 +104,10 @@ def test_any_float32(value: float, decimals: int) -> None:
 
 @given(st.floats() | st.integers())
 def test_any_number_scalar_equals_array(value: float) -> None:
-    schema = NARROW
-    with np.errstate(over="ignore"):
-        table = np.full((1, 7), float(value) if abs(value) < 2**1000 else np.inf)
-    scalar, _ = schema.quantize({f"d{d}": value for d in DECIMALS})
-    assert scalar.tolist() == schema.quantize_array(table)[0].tolist()
+    table = np.full((1, 7), float(value) if abs(value) < 2**1000 else np.inf)
+    for schema in (NARROW, SEVEN):
+        scalar, _ = schema.quantize({f"d{d}": value for d in DECIMALS})
+        assert scalar.tolist() == schema.quantize_array(table)[0].tolist()
 
 
 def test_known_roundings() -> None:

@@ -77,15 +77,17 @@ def round_array(
     """
     known = np.isfinite(readings)
     exact = np.where(known, readings, np.float32(0.0)).astype(np.float64)
-    scaled = exact * np.take(POWERS, decimals)
-    # Beyond the range by more than one step the answer is the bound: clip before the integer cast.
-    scaled = np.clip(scaled, q_low - 2.0, q_high + 2.0)
+    product = exact * np.take(POWERS, decimals)
+    # Beyond a bound the answer is the bound: it is whole and reads back as itself from float32, so
+    # that no decimal on the far side of it rounds to anything else.
+    scaled = np.clip(product, q_low, q_high)
     nearest = np.rint(scaled)
     q = nearest.astype(np.int64)
     close = np.abs(scaled - nearest) >= 0.5 - TIE_RELATIVE * (np.abs(scaled) + 1.0)
+    close &= scaled == product
     for index in zip(*np.nonzero(close), strict=True):
         q[index] = exact_q(float(exact[index]), int(decimals[index[-1]]))
-    return np.where(known, np.clip(q, q_low, q_high), UNKNOWN)
+    return np.where(known, q, UNKNOWN)
 
 
 def uniform_knots(low: float, high: float, buckets: int) -> tuple[float, ...]:
