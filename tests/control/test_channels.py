@@ -1,0 +1,127 @@
+"""Consensus channels in the controller."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from tests.control.support import STATE, Bench, FakePolicy, answer, constant
+from wmrt.control import Channel
+from wmrt.core.errors import SafetyError
+from wmrt.safety import Level, State
+
+
+def fixed(name: str, action: Any, **rest: Any) -> Channel:
+    return Channel(name, lambda state, previous: action, **rest)
+
+
+def test_three_that_agree() -> None:
+    bench = Bench(constant(0.1, 0.1), channels=[fixed("a", (0.0, 0.2)), fixed("b", [0.2, 0.0])])
+    outcome = bench.act()
+    assert outcome.action == pytest.approx((0.1, 0.1))
+    assert (outcome.after, bench.causes()) == (State.CLOSED, [])
+
+
+def raises(state: Any, previous: Any) -> Any:
+    raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        raises,
+        lambda s, p: None,
+        lambda s, p: (math.nan, 0.0),
+        lambda s, p: (0.0, math.inf),
+        lambda s, p: "ab",
+        lambda s, p: ["0.1", "0.1"],
+        lambda s, p: (0.1,),
+        lambda s, p: [[0.1, 0.1]],
+        lambda s, p: (True, False),
+        lambda s, p: (10**400, 0.0),
+        lambda s, p: {"steering": 0.1},
+    ],
+)
+def test_a_failed_channel_degrades_and_is_named(fn: Any) -> None:
+    bench = Bench(constant(0.1, 0.1), channels=[Channel("odd", fn), fixed("b", (0.1, 0.1))])
+    outcome = bench.act()
+    assert (outcome.source, outcome.after) == ("policy", State.DEGRADED)
+    events = bench.controller.breakers.events.snapshot()
+    assert [e.cause.value for e in events] == ["channel", "pair"]
+    assert (events[0].field, events[0].level) == ("odd", Level.CONSENSUS)
+    stats = bench.controller.stats()
+    assert stats["channel_failures"] == {"odd": 1, "b": 0}
+    assert stats["degraded_votes"] == 1
+
+
+def test_a_channel_out_of_range_does_not_vote() -> None:
+    bench = Bench(constant(0.1, 0.1), channels=[fixed("a", (3.0, 0.0)), fixed("b", (0.1, 0.1))])
+    assert bench.act().after is State.DEGRADED
+
+
+def test_a_model_that_raises_is_outvoted_until_it_opens() -> None:
+    channels = [fixed("a", (0.1, 0.1)), fixed("b", (0.2, 0.1))]
+    bench = Bench(FakePolicy(raises), channels=channels)
+    outcome = bench.act()
+    assert (outcome.source, outcome.after) == ("consensus", State.DEGRADED)
+    assert outcome.action == pytest.approx((0.15, 0.1))
+    assert outcome.tripped == {Level.RANGE}
+    bench.act()
+    assert bench.act().after is State.OPEN
+
+
+def test_all_dead_opens() -> None:
+    channels = [Channel("a", raises), Channel("b", raises)]
+    assert Bench(FakePolicy(raises), channels=channels).act().after is State.OPEN
+
+
+def test_channels_may_vote_every_so_many_steps() -> None:
+    asked: list[str] = []
+
+    def count(name: str) -> Any:
+        return lambda state, previous: asked.append(name) or (0.1, 0.1)
+
+    channels = [Channel("a", count("a"), every=2), Channel("b", count("b"), every=3)]
+    bench = Bench(constant(0.1, 0.1), channels=channels)
+    for step in range(1, 14):
+        before = len(asked)
+        bench.act()
+        assert len(asked) - before == (2 if step in (1, 7, 13) else 0)
+
+
+def test_channels_get_their_own_copies() -> None:
+    seen: list[Any] = []
+
+    def spoil(state: Any, previous: Any) -> Any:
+        seen.append((dict(state), previous.tolist()))
+        state.clear()
+        previous[:] = 7.0
+        return (0.1, 0.1)
+
+    bench = Bench(constant(0.1, 0.1), channels=[Channel("a", spoil), Channel("b", spoil)])
+    bench.act(STATE | {"gap": math.nan})
+    assert seen == [(STATE | {"gap": None}, [0.0, 0.0])] * 2
+
+
+def test_a_policy_as_a_channel_is_reset_with_the_episode() -> None:
+    twin = FakePolicy(lambda s, p: answer([0.1, 0.1]))
+    bench = Bench(
+        constant(0.1, 0.1), channels=[Channel.from_policy("twin", twin), fixed("b", (0, 0))]
+    )
+    bench.acts(2)
+    bench.controller.reset()
+    assert (len(twin.seen), twin.resets) == (2, 1)
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "a"], ["a", "b", "c"]])
+def test_none_or_two_channels(names: list[str]) -> None:
+    with pytest.raises(SafetyError, match="give none or two different ones"):
+        Bench(constant(0, 0), channels=[fixed(name, (0, 0)) for name in names])
+
+
+@pytest.mark.parametrize("every", [0, -1, 1.5, True])
+def test_every_is_a_whole_number(every: Any) -> None:
+    with pytest.raises(SafetyError, match="every must be at least 1"):
+        fixed("a", (0, 0), every=every)
