@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from wmrt.core.errors import UsageError
@@ -24,15 +25,15 @@ def open_environment(name: str, *, film: bool = False) -> Any:
         UsageError: no such environment, or one that is not made for driving.
         MissingExtraError: the simulator is not installed.
     """
+    # highway-env imports matplotlib, which on its first run says that it builds a font cache.
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
     gymnasium = require("gymnasium", "drive")
     options: dict[str, Any] = {"render_mode": "rgb_array", "config": FILM} if film else {}
     spec = f"wmrt.envs:{name}" if name.startswith("wmrt/") else name
     try:
         env = gymnasium.make(spec, disable_env_checker=True, **options).unwrapped
-    except (gymnasium.error.UnregisteredEnv, gymnasium.error.NameNotFound) as error:
+    except (gymnasium.error.Error, ImportError) as error:
         raise UsageError(f"--env {name}: {_first_line(error)}; there are {_known()}") from None
-    except gymnasium.error.Error as error:
-        raise UsageError(f"--env {name}: {_first_line(error)}") from None
     missing = [key for key in NEEDED if not hasattr(env, key)]
     if missing:
         raise UsageError(

@@ -50,9 +50,10 @@ def drive_in_processes(
 
 def _start(plan: Plan) -> None:
     global _stand
-    import torch
+    if plan.arm == "model":
+        import torch
 
-    torch.set_num_threads(1)
+        torch.set_num_threads(1)
     _stand = set_up(plan)
 
 
