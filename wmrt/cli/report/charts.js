@@ -138,15 +138,12 @@ function latencyTicks(area, edges, place, bottom) {
 }
 
 function latencyMarks(area, marks, place, top, bottom) {
-  let row = 0, previous = -Infinity;
-  for (const [name, ms] of marks) {
+  marks.forEach(([name, ms], row) => { // each on its own line: they may stand close together
     const x = place(ms);
-    row = x - previous < 64 ? (row + 1) % 3 : 0;
-    previous = x;
     area.root.append(svg("line", { x1: x, x2: x, y1: 4 + row * 12, y2: bottom, class: "rule" }));
     const end = x > area.right - 70;
     area.root.append(svg("text",
       { x: end ? x - 4 : x + 4, y: 12 + row * 12, "text-anchor": end ? "end" : "start" },
       `${name} ${plain(ms)}`));
-  }
+  });
 }
