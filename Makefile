@@ -21,13 +21,14 @@ help:
 setup: $(STAMP)
 
 # torch comes first and by its exact version: asked for loosely it may bring gigabytes of CUDA.
-# Nothing is built in isolation, so constraints.txt holds for the build tools too.
+# Nothing is built in isolation, so constraints.txt holds for the build tools too. --no-compile
+# leaves bytecode to the first import: compiling all of torch ahead costs 20 s, of which few are used.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	  echo "wmrt needs Python 3.10 or later, $(PYTHON) is $$($(PYTHON) -V 2>&1); run: make setup PYTHON=python3.11" >&2; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -q -c constraints.txt setuptools $$(grep -E '^torch==' constraints.txt)
-	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[dev,drive]'
+	$(BIN)/python -m pip install -q --no-compile -c constraints.txt setuptools $$(grep -E '^torch==' constraints.txt)
+	$(BIN)/python -m pip install -q --no-compile -c constraints.txt --no-build-isolation -e '.[dev,drive]'
 	@touch $@
 
 drive: setup
