@@ -1,4 +1,4 @@
-"""Dynamic int8 activations: one float32 scale per 32 elements along K."""
+"""Dynamic int8 activations: one float32 scale per group along K, 32 elements in our recipes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from wmrt.quant.formats import split
 GROUP = 32
 
 
-def quantize_groups(x: Tensor, padded_to: int = GROUP) -> tuple[Tensor, Tensor]:
-    """Integer codes and scales of float32[..., K], both float32: [..., K'] and [..., K'/32].
+def quantize_groups(
+    x: Tensor, *, group: int = GROUP, padded_to: int = GROUP
+) -> tuple[Tensor, Tensor]:
+    """Integer codes and scales of float32[..., K], both float32: [..., K'] and [..., K'/group].
 
-    K' is K rounded up to a multiple of `padded_to`, itself a multiple of 32; the padding is zero.
+    K' is K rounded up to a multiple of `padded_to`, itself one of `group`; the padding is zero.
     scale = amax / 127; code = round half to even of x / scale, within +-127. A group of zeros has
     scale 0 and codes 0. A group with NaN or infinity has a scale that is not finite and codes 0, so
     that every product with it is NaN. Codes stay float32: their products with 4-bit levels and the
@@ -23,13 +25,13 @@ def quantize_groups(x: Tensor, padded_to: int = GROUP) -> tuple[Tensor, Tensor]:
     extra = -x.shape[-1] % padded_to
     if extra:
         x = F.pad(x, (0, extra))
-    groups = split(x, GROUP)
+    groups = split(x, group)
     scales = torch.linalg.vector_norm(groups, torch.inf, -1) / 127.0
     codes = (groups / scales.unsqueeze(-1)).round_().nan_to_num_(0.0, 127.0, -127.0)
-    return codes.view(x.shape), scales
+    return codes.reshape(x.shape), scales
 
 
-def quantize_int8(x: Tensor) -> tuple[Tensor, Tensor]:
-    """`quantize_groups` with the codes as int8."""
-    codes, scales = quantize_groups(x)
+def quantize_int8(x: Tensor, group: int = GROUP) -> tuple[Tensor, Tensor]:
+    """`quantize_groups` padded to whole groups, with the codes as int8."""
+    codes, scales = quantize_groups(x, group=group, padded_to=group)
     return codes.to(torch.int8), scales

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from wmrt.core.errors import QuantizationError, UsageError
+from wmrt.quant.formats import block_format
 
 ACTIVATIONS = ("int8-g32", "bf16")
 
@@ -28,6 +29,8 @@ class Recipe:
     exclude: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.weight_format != "bf16":
+            block_format(self.weight_format)
         if self.activation not in ACTIVATIONS:
             raise QuantizationError(
                 f"unknown activation format {self.activation!r}; use {' or '.join(ACTIVATIONS)}"

@@ -18,8 +18,8 @@ SMAPS = Path("/proc/self/smaps")
 class Resident:
     """One reading.
 
-    * `private_dirty`: pages only this process holds and has written
-    * `mapped_weights`: other resident pages of the weight files named
+    * `private_dirty`: pages only this process holds and has written, those of weight files aside
+    * `mapped_weights`: resident pages of the weight files named
     * `resident`: their sum, the figure a model is held to
     * `rss`, `pss`: the process's totals, for comparison; they include shared libraries
     """
@@ -47,7 +47,8 @@ class Resident:
 def measure_resident(weights: Iterable[Path] = (), smaps: Path = SMAPS) -> Resident:
     """Read this process's memory; every figure is missing where the system has no such account.
 
-    `weights` are the files whose mapped pages count, whether read or written.
+    `weights` are the files whose mapped pages count. A file written a moment ago has dirty pages
+    although nobody wrote them through the mapping, so each page of a weight file counts there.
     """
     try:
         lines = smaps.read_text("utf-8", "replace").splitlines()
@@ -65,11 +66,10 @@ def measure_resident(weights: Iterable[Path] = (), smaps: Path = SMAPS) -> Resid
         if name not in sums:
             continue
         size = int(rest.split()[0]) * 1024
-        sums[name] += size
         if counted and name == "Rss":
             mapped += size
-        elif counted and name == "Private_Dirty":
-            mapped -= size  # counted there already
+        if not (counted and name == "Private_Dirty"):
+            sums[name] += size
     return Resident(
         Figure(sums["Private_Dirty"], "measured"),
         Figure(mapped, "measured"),

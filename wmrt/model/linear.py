@@ -133,8 +133,9 @@ class Linear(nn.Module):
     ) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self._packed = None
-        if self.recipe is None or prefix + ("weight", "codes")[self.recipe.packs] not in state_dict:
-            return
+        held = [*self.parameters(recurse=False), *self.buffers(recurse=False)]
+        if self.recipe is None or any(tensor.is_meta for tensor in held):
+            return  # what is missing, torch reports
         try:
             self._validate()
         except QuantizationError as error:

@@ -1,0 +1,96 @@
+"""Linear layers in float64 numpy, from packed bytes, sharing no code with the operators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from wmrt.quant import QuantizedTensor, quantize
+
+Array = NDArray[np.float64]
+UNIT = 2.0**-24  # half an ulp of float32, relative
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The exact result, and how far float32 sums in any order may lie from it."""
+
+    exact: Array
+    bound: Array
+
+    def check(self, got: torch.Tensor) -> None:
+        assert got.dtype == torch.float32
+        error = np.abs(got.numpy().astype(np.float64) - self.exact)
+        worst = (error / np.maximum(self.bound, 1e-300)).max() if error.size else 0.0
+        assert (error <= self.bound).all(), f"{worst:.2f} times the bound"
+
+
+def random_weight(
+    format: str, shape: tuple[int, int], rng: np.random.Generator
+) -> torch.Tensor | QuantizedTensor:
+    w = torch.from_numpy((rng.standard_normal(shape) / np.sqrt(shape[1])).astype(np.float32))
+    return w.to(torch.bfloat16) if format == "bf16" else quantize(w, format)
+
+
+def weight_parts(q: QuantizedTensor) -> tuple[Array, Array]:
+    """Levels [N, K'] and the scale of each [N, K'], without the global scale."""
+    packed, scales = q.codes.numpy(), q.scales.numpy()
+    codes = np.stack([packed & 15, packed >> 4], -1).reshape(len(packed), -1)
+    if q.format == "int4-g128":
+        levels = codes.astype(np.float64) - 8
+    else:
+        levels = codes.view(ml_dtypes.float4_e2m1fn).astype(np.float64)
+        kind = ml_dtypes.float8_e4m3fn if q.format == "nvfp4" else ml_dtypes.float8_e8m0fnu
+        scales = scales.view(kind)
+    block = codes.shape[1] // scales.shape[1]
+    return levels, np.repeat(scales.astype(np.float64), block, 1)
+
+
+def a8(x: torch.Tensor, q: QuantizedTensor) -> Answer:
+    """Int8 activations: integer dots per block, each scaled twice, then summed."""
+    levels, steps = weight_parts(q)
+    width = -(-levels.shape[1] // 32) * 32
+    flat = x.reshape(-1, q.shape[1]).float().numpy()
+    groups = np.pad(flat, ((0, 0), (0, width - flat.shape[1]))).reshape(len(flat), width // 32, 32)
+    amax = np.abs(groups).max(-1, keepdims=True)
+    scale = (amax / np.float32(127)).astype(np.float32)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        codes = np.where(scale > 0, np.rint(groups / scale), 0).astype(np.float64)
+    real = (codes * scale).reshape(len(flat), width)[:, : levels.shape[1]]
+    step = 16 if q.format == "nvfp4" else 32
+    weight = levels * steps
+    # One term per dot product: [B, N, terms]. Each is scaled in two products, all are added, and
+    # the global scale multiplies once.
+    products = real[:, None, :] * weight[None]
+    terms = products.reshape(*products.shape[:2], products.shape[2] // step, step).sum(-1)
+    return _answer(x, q, terms)
+
+
+def a16(x: torch.Tensor, weight: QuantizedTensor | torch.Tensor) -> Answer:
+    """Bfloat16 activations: exact products (their bits fit float32), summed."""
+    if isinstance(weight, QuantizedTensor):
+        levels, steps = weight_parts(weight)
+        matrix = (levels * steps)[:, : weight.shape[1]]
+    else:
+        matrix = weight.double().numpy()
+    flat = x.reshape(-1, matrix.shape[1]).to(torch.bfloat16).double().numpy()
+    return _answer(x, weight, flat[:, None, :] * matrix[None])
+
+
+def _answer(x: torch.Tensor, weight: QuantizedTensor | torch.Tensor, terms: Array) -> Answer:
+    factor = weight.global_scale if isinstance(weight, QuantizedTensor) else 1.0
+    shape = (*x.shape[:-1], terms.shape[1])
+    roundings = terms.shape[2] + 3
+    bound = np.abs(terms).sum(-1) * factor * roundings * UNIT * 1.01 + 1e-44
+    return Answer((terms.sum(-1) * factor).reshape(shape), bound.reshape(shape))
+
+
+def answer(activation: str, x: torch.Tensor, weight: QuantizedTensor | torch.Tensor) -> Answer:
+    if activation == "int8-g32":
+        assert isinstance(weight, QuantizedTensor)
+        return a8(x, weight)
+    return a16(x, weight)

@@ -1,0 +1,20 @@
+"""The golden vectors: what other libraries write for the same weights (tests/golden)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+ARRAYS = dict(np.load(Path(__file__).parents[1] / "golden" / "lowbit_golden.npz"))
+
+
+def nibbles(packed: np.ndarray) -> np.ndarray:
+    """uint8[R, C] -> uint8[R, 2C], even element in the low nibble."""
+    return np.stack([packed & 15, packed >> 4], -1).reshape(len(packed), -1)
+
+
+def differing(mine: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    """Which E2M1 nibbles differ, +0 and -0 being one value: bool[R, K]."""
+    a, b = nibbles(mine), nibbles(theirs)
+    return (a != b) & ~((a & 7 == 0) & (b & 7 == 0))

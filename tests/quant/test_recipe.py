@@ -1,0 +1,53 @@
+"""Recipes: typed, listed, and the same after JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from wmrt.core.errors import QuantizationError, UsageError
+from wmrt.quant import RECIPES, Recipe, get_recipe
+
+
+def test_the_recipes_there_are() -> None:
+    table = {name: (r.weight_format, r.activation) for name, r in RECIPES.items()}
+    assert table == {
+        "bf16": ("bf16", "bf16"),
+        "nvfp4": ("nvfp4", "int8-g32"),
+        "mxfp4": ("mxfp4", "int8-g32"),
+        "w4a8": ("int4-g128", "int8-g32"),
+        "nvfp4-a16": ("nvfp4", "bf16"),
+        "mxfp4-a16": ("mxfp4", "bf16"),
+    }
+    assert all(recipe.name == name for name, recipe in RECIPES.items())
+    assert [name for name, recipe in RECIPES.items() if not recipe.packs] == ["bf16"]
+
+
+def test_get_recipe() -> None:
+    own = Recipe("mine", "nvfp4", "bf16", exclude=("heads.*",))
+    assert get_recipe(own) is own and get_recipe("w4a8") is RECIPES["w4a8"]
+    with pytest.raises(UsageError, match="'bogus'; recipes are bf16, nvfp4, mxfp4, w4a8"):
+        get_recipe("bogus")
+
+
+def test_exclude_is_a_glob_over_module_names() -> None:
+    recipe = Recipe("mine", "nvfp4", "int8-g32", exclude=("*.down", "heads.*"))
+    assert recipe.excludes("blocks.3.down") and recipe.excludes("heads.action")
+    assert not recipe.excludes("blocks.3.qkv") and not recipe.excludes("down")
+
+
+def test_json_round_trip() -> None:
+    for recipe in (*RECIPES.values(), Recipe("mine", "nvfp4", "bf16", exclude=("a.*", "b"))):
+        assert Recipe.from_json(json.loads(json.dumps(recipe.to_json()))) == recipe
+
+
+def test_refusals() -> None:
+    with pytest.raises(QuantizationError, match="int8-g32 or bf16"):
+        Recipe("mine", "nvfp4", "int8")
+    with pytest.raises(QuantizationError, match="unknown weight format 'fp8'"):
+        Recipe("mine", "fp8", "bf16")
+    with pytest.raises(QuantizationError, match="rtn"):
+        Recipe("mine", "nvfp4", "bf16", scale="gptq")
+    with pytest.raises(QuantizationError, match="not a recipe"):
+        Recipe.from_json({"name": "mine", "weight_format": "nvfp4", "bits": 4})
