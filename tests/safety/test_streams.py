@@ -41,7 +41,7 @@ class Run:
             proposal = None
         decision = self.breakers.decide(proposal, fallback, votes)
         self.keep(decision.action, decision.after)
-        if decision.after is State.LATCHED or not self.breakers.engaged or faults:
+        if decision.after in (State.OPEN, State.LATCHED) or not self.breakers.engaged or faults:
             assert decision.source == "fallback"
 
     def keep(self, action: tuple[float, ...], after: State) -> None:

@@ -112,7 +112,6 @@ class Controller:
         self._closed = False
         self._tally = Tally()
         self._sent = self.breakers.reference
-        self._asked = _Asked()
         self.last: Outcome | None = None
 
     def _check(self, model: Policy, period: float, deadline: float | None) -> None:
@@ -137,7 +136,7 @@ class Controller:
             float32[A], normalised; ``last`` says how it came about.
         """
         with self._lock:
-            asked = self._asked = _Asked()
+            asked, self.last = _Asked(), None
             try:
                 asked.started = self._timer()
                 asked.now_ns = self.clock.now_ns()

@@ -20,7 +20,7 @@ def as_action(value: Any, size: int) -> tuple[float, ...] | Finding:
             return Finding("action", "type", describe(value), f"{size} numbers")
         if array.shape != (size,):
             return Finding("action", "shape", str(array.shape)[:80], f"({size},)")
-        return tuple(array.astype(np.float64).tolist())
+        return tuple(_doubles(array).tolist())
     except Exception as error:  # ragged lists, tensors on another device, hostile objects
         return Finding("action", type(error).__name__[:80], describe(value), f"{size} numbers")
 
@@ -34,7 +34,7 @@ def as_chunk(value: Any, size: int, rows: int) -> tuple[tuple[float, ...], ...] 
         if array.dtype.kind not in _NUMBERS or array.ndim != 2 or array.shape[1] != size:
             found = f"{array.dtype} {array.shape}"[:80]
             return Finding("chunk", "shape", found, f"numbers (H, {size})")
-        return tuple(map(tuple, array[:rows].astype(np.float64).tolist()))
+        return tuple(map(tuple, _doubles(array[:rows]).tolist()))
     except Exception as error:
         return Finding("chunk", type(error).__name__[:80], describe(value), f"numbers (H, {size})")
 
@@ -70,4 +70,9 @@ def _numbers(value: Any) -> tuple[float, ...]:
     array = np.asarray(value)
     if array.dtype.kind not in _NUMBERS:
         raise TypeError(f"{array.dtype} is no number")
-    return tuple(array.astype(np.float64).ravel().tolist())
+    return tuple(_doubles(array).ravel().tolist())
+
+
+def _doubles(array: Any) -> Any:
+    """An array whose ``tolist`` gives Python floats."""
+    return array if array.dtype.char in "fd" else array.astype(np.float64)

