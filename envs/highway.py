@@ -115,6 +115,11 @@ class HighwayEnv(HighwayEnvFast):  # type: ignore[misc]
     def action_spec(self) -> ActionSpec:
         return ACTIONS
 
+    @property
+    def sensor_groups(self) -> tuple[tuple[str, ...], ...]:
+        """Fields that one sensor gives, and that are lost together with it."""
+        return tuple((f"{group}_gap", f"{group}_dv") for group in GROUPS)
+
     def state(self) -> dict[str, Any]:
         """The current typed state: field name to float, str or None (unknown)."""
         return dict(self._state)

@@ -12,7 +12,7 @@ from wmrt.core.errors import UsageError
 
 if TYPE_CHECKING:
     from wmrt.model.config import ModelConfig
-    from wmrt.train.trainer import TrainConfig
+    from wmrt.train.trainer import Progress, TrainConfig
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
@@ -34,19 +34,24 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     help="Switch sensor groups off half the time, with this mean dwell in seconds; 0 for none.",
 )
 @click.option("--threads", default=None, type=click.IntRange(1), help="CPU threads.")
+@click.option(
+    "--jobs", default=2, show_default=True, type=click.IntRange(1), help="Driving processes."
+)
 @json_option
 def command(
     data: Path,
     out: Path,
     reproduce: bool,
     threads: int | None,
+    jobs: int,
     json_path: Path | None,
     **given: Any,
 ) -> None:
     """Train a world model on recorded episodes. A run that was interrupted continues."""
     import torch
 
-    from wmrt.train.pipeline import SHIPPED, train
+    from wmrt.train.pipeline import reproduce as repeat
+    from wmrt.train.pipeline import train
 
     if threads:
         torch.set_num_threads(threads)
@@ -54,16 +59,22 @@ def command(
     if reproduce and chosen:
         names = ", ".join(f"--{name}" for name in chosen)
         raise UsageError(f"--reproduce fixes the run; leave out {names}")
-    model, config = (SHIPPED.model, SHIPPED.train) if reproduce else _configs(chosen, data)
     with progress() as bar:
-        task = bar.add_task("training", total=config.steps)
 
-        def show(iteration: int, total: int, losses: dict[str, float]) -> None:
-            parts = " ".join(f"{name} {losses[name]:.3f}" for name in ("action", "state"))
-            bar.update(task, completed=iteration, total=total, description=f"training {parts}")
+        def part(name: str) -> Progress:
+            task = bar.add_task(name, total=None)
 
-        limit = SHIPPED.episodes if reproduce else None
-        result = train(data, out, model, config, limit=limit, progress=show)
+            def show(done: int, total: int, losses: dict[str, float]) -> None:
+                now = "".join(f" {k} {losses[k]:.3f}" for k in ("action", "state") if k in losses)
+                bar.update(task, completed=done, total=total, description=name + now)
+
+            return show
+
+        if reproduce:
+            result = repeat(data, out, jobs, part)
+        else:
+            model, config = _configs(chosen, data)
+            result = train([data], out, model, config, progress=part("training"))
     losses = "  ".join(f"{name} {value:.4f}" for name, value in result["validation"].items())
     console().print(
         f"{out}: {result['parameters']:,} parameters, {result['seconds']} s; held back: {losses}"

@@ -79,10 +79,6 @@ def build_network(
 
     A packed checkpoint runs its own recipe and no other: there is no way back to the float weights.
     """
-    try:
-        config = ModelConfig.from_json(checkpoint.model)
-    except UsageError as error:
-        raise CheckpointError(f"{checkpoint.path or 'checkpoint'}: {error}") from None
     stored = _stored_recipe(checkpoint)
     wanted = stored or get_recipe("bf16") if recipe is None else get_recipe(recipe)
     if stored is not None and wanted != stored:
@@ -90,22 +86,35 @@ def build_network(
             f"the checkpoint is packed as {stored.name}; it cannot run {wanted.name}: "
             f"load the bf16 checkpoint for that, or ask for {stored.name}"
         )
-    network = Network(checkpoint.schema, config, checkpoint.actions)
-    if stored is not None:
-        plan = plan_recipes(network, stored)
-        for name, module in linears(network).items():
-            module.expect(plan[name])
-    check_tensors(_expected(network), checkpoint.tensors)
-    _load(network, checkpoint.tensors)
+    network = _load(checkpoint, stored)
     if stored is None:
         pack_network(network, wanted)
     return Built(network.to(device).eval(), wanted)
 
 
+def float_network(checkpoint: Checkpoint) -> Network:
+    """The trainable float32 network of a checkpoint that is not packed."""
+    stored = _stored_recipe(checkpoint)
+    if stored is not None:
+        raise UsageError(f"the checkpoint is packed as {stored.name}; training needs a float one")
+    return _load(checkpoint, None)
+
+
 def _stored_recipe(checkpoint: Checkpoint) -> Recipe | None:
     if checkpoint.quantization is None:
         return None
-    return Recipe.from_json(checkpoint.quantization["recipe"])
+    where = f"{checkpoint.path or 'checkpoint'}: quantization"
+    try:
+        recipe = Recipe.from_json(checkpoint.quantization["recipe"])
+    except KeyError:
+        raise CheckpointError(f"{where}: it holds no recipe") from None
+    except WmrtError as error:
+        raise CheckpointError(f"{where}: {error}") from None
+    if not recipe.packs:
+        raise CheckpointError(
+            f"{where}: {recipe.name} packs nothing; a float checkpoint records no quantization"
+        )
+    return recipe
 
 
 def _expected(network: Network) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
@@ -116,11 +125,23 @@ def _expected(network: Network) -> dict[str, tuple[tuple[int, ...], torch.dtype]
     }
 
 
-def _load(network: Network, tensors: dict[str, Tensor]) -> None:
-    """Small weights are widened to float32; packed codes stay views of the mapped file."""
+def _load(checkpoint: Checkpoint, stored: Recipe | None) -> Network:
+    """Network with the checkpoint's tensors. Small weights are widened to float32; packed codes
+    stay views of the mapped file."""
+    try:
+        config = ModelConfig.from_json(checkpoint.model)
+    except UsageError as error:
+        raise CheckpointError(f"{checkpoint.path or 'checkpoint'}: {error}") from None
+    network = Network(checkpoint.schema, config, checkpoint.actions)
+    if stored is not None:
+        plan = plan_recipes(network, stored)
+        for name, module in linears(network).items():
+            module.expect(plan[name])
+    check_tensors(_expected(network), checkpoint.tensors)
     own = network.state_dict()
     converted = {
         name: t if own[name].is_meta or own[name].dtype == t.dtype else t.to(own[name].dtype)
-        for name, t in tensors.items()
+        for name, t in checkpoint.tensors.items()
     }
     network.load_state_dict(converted, strict=True, assign=True)
+    return network

@@ -32,6 +32,17 @@ DRIVERS: dict[str, float] = {
 }
 
 
+#: Driver name of episodes that a trained model drives.
+MODEL = "model"
+
+
+class Policy(Protocol):
+    """Drives an episode instead of a `Driver`'s own choice."""
+
+    def reset(self) -> None: ...
+    def act(self, q: NDArray[np.int64], last: NDArray[np.float32]) -> NDArray[np.float32]: ...
+
+
 class Label(Protocol):
     action: NDArray[np.float32]
     chunks: NDArray[np.float32]
@@ -103,8 +114,10 @@ class Driver:
         return self.held if step < self.until else expert
 
 
-def run_episode(env: Any, seed: int, kind: str) -> Episode:
-    """One labelled drive of driver ``kind`` from ``seed``."""
+def run_episode(env: Any, seed: int, kind: str, policy: Policy | None = None) -> Episode:
+    """One labelled drive from ``seed`` of driver ``kind``, or of ``policy`` if given."""
+    if policy is not None:
+        policy.reset()
     rng = np.random.default_rng([seed, 0xD21])
     env.reset(seed=seed)
     inner: TrainingEnv = env.unwrapped
@@ -113,9 +126,11 @@ def run_episode(env: Any, seed: int, kind: str) -> Episode:
     done = terminated = False
     step = 0
     while not done:
-        rows["q"].append(schema.quantize(inner.state())[0])
+        q = schema.quantize(inner.state())[0]
+        rows["q"].append(q)
         label = inner.expert_label(HORIZON)
-        action = driver.act(step, label.action)
+        wanted = label.action if policy is None else policy.act(q, driver.last)
+        action = driver.act(step, wanted)
         _, reward, terminated, truncated, _ = env.step(action)
         for name, value in (
             ("action", action),
@@ -136,7 +151,7 @@ def run_episode(env: Any, seed: int, kind: str) -> Episode:
         a["reward"],
         bool(terminated),
         seed,
-        list(DRIVERS).index(kind),
+        0 if policy else list(DRIVERS).index(kind),
     )
 
 
@@ -154,11 +169,18 @@ class Shard:
     seeds: tuple[int, ...]
 
 
-def collect_shard(env_id: str, shard: Shard) -> int:
-    """Make one shard; returns its number of steps."""
-    env = make_env(env_id)
+def collect_shard(env_id: str, shard: Shard, checkpoint: Path | None = None) -> int:
+    """Make one shard, driven by ``checkpoint`` if given; returns its number of steps."""
+    env, policy = make_env(env_id), None
+    if checkpoint is not None:
+        from wmrt.train.onpolicy import ModelPolicy
+
+        policy = ModelPolicy(checkpoint)
     try:
-        episodes = [run_episode(env, seed, driver_of(seed)) for seed in shard.seeds]
+        episodes = [
+            run_episode(env, seed, MODEL if policy else driver_of(seed), policy)
+            for seed in shard.seeds
+        ]
     finally:
         env.close()
     save_shard(shard.path, episodes)
@@ -175,7 +197,7 @@ def plan(folder: Path, episodes: int, first_seed: int) -> list[Shard]:
     ]
 
 
-def write_meta(env_id: str, folder: Path) -> None:
+def write_meta(env_id: str, folder: Path, drivers: Sequence[str] = tuple(DRIVERS)) -> None:
     """Write what the shards have in common; a folder of another environment or schema is
     refused."""
     env = make_env(env_id)
@@ -186,7 +208,7 @@ def write_meta(env_id: str, folder: Path) -> None:
         inner.action_spec,
         inner.period,
         HORIZON,
-        tuple(DRIVERS),
+        tuple(drivers),
         tuple(tuple(g) for g in getattr(inner, "sensor_groups", ())),
     )
     env.close()
@@ -207,16 +229,20 @@ def collect(
     first_seed: int,
     jobs: int,
     progress: Callable[[int, int], None],
+    checkpoint: Path | None = None,
 ) -> Iterator[int]:
-    """Collect missing shards with ``jobs`` processes; yields steps per finished shard."""
+    """Collect missing shards with ``jobs`` processes; yields steps per finished shard.
+
+    With ``checkpoint`` that model drives; else the `DRIVERS`.
+    """
     shards = plan(folder, episodes, first_seed)
-    write_meta(env_id, folder)
+    write_meta(env_id, folder, [MODEL] if checkpoint else tuple(DRIVERS))
     missing = [s for s in shards if not _complete(s)]
     progress(len(shards) - len(missing), len(shards))
     if not missing:
         return
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        futures = [pool.submit(collect_shard, env_id, shard) for shard in missing]
+        futures = [pool.submit(collect_shard, env_id, shard, checkpoint) for shard in missing]
         for done, future in enumerate(as_completed(futures), len(shards) - len(missing) + 1):
             yield future.result()
             progress(done, len(shards))

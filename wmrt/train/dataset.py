@@ -167,11 +167,16 @@ class Recording:
     reward: Tensor  # float32[N]
     length: Tensor  # int64[E]
     terminated: Tensor  # bool[E]
+    source: Tensor  # int64[E], which recording an episode is from
     state_start: Tensor
     step_start: Tensor
 
     @classmethod
-    def build(cls, episodes: Sequence[Episode], schema: StateSchema) -> Recording:
+    def build(
+        cls, episodes: Sequence[Episode], schema: StateSchema, source: Sequence[int] = ()
+    ) -> Recording:
+        """Encode ``episodes`` with ``schema``; ``source`` numbers their recordings (default all
+        0)."""
         codes, values = schema.encode_q(np.concatenate([e.q for e in episodes]))
         length = torch.tensor([len(e) for e in episodes])
 
@@ -187,6 +192,7 @@ class Recording:
             join("reward", torch.float32),
             length,
             torch.tensor([e.terminated for e in episodes]),
+            torch.tensor(list(source) or [0] * len(episodes)),
             torch.cumsum(length + 1, 0) - length - 1,
             torch.cumsum(length, 0) - length,
         )

@@ -1,8 +1,9 @@
-"""From a folder of episodes to a checkpoint: statistics, training, compensation, card."""
+"""From folders of episodes to a checkpoint: statistics, training, compensation, card."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ from typing import Any
 import torch
 
 from wmrt.core.errors import UsageError
-from wmrt.model.checkpoint import save_checkpoint
+from wmrt.model.checkpoint import load_checkpoint, save_checkpoint
 from wmrt.model.config import ModelConfig, preset
 from wmrt.model.network import Network
-from wmrt.runtime.build import to_checkpoint
+from wmrt.runtime.build import float_network, to_checkpoint
 from wmrt.train.card import card
+from wmrt.train.collect import collect
 from wmrt.train.dataset import Episode, Meta, Recording, load_episodes
 from wmrt.train.occlusion import group_mask
 from wmrt.train.statistics import fit_changes, fit_knots
@@ -23,22 +25,38 @@ from wmrt.train.trainer import Progress, TrainConfig, Trainer, train_compensatio
 
 @dataclass(frozen=True)
 class Reproduction:
-    """Everything that determines the shipped checkpoint: the recording and the run."""
+    """Everything that determines the shipped checkpoint.
+
+    Stage one imitates the expert on ``episodes`` recorded drives. Its result then drives
+    ``own_episodes`` more, labelled by the expert, and stage two goes on with both recordings.
+    """
 
     env: str
     episodes: int
     first_seed: int
+    own_episodes: int
+    own_first_seed: int
     model: ModelConfig
     train: TrainConfig
+    second: TrainConfig
 
 
 #: `wmrt collect` and `wmrt train --reproduce` use these.
-SHIPPED = Reproduction("wmrt/Highway-v0", 1600, 0, preset("small"), TrainConfig())
+SHIPPED = Reproduction(
+    "wmrt/Highway-v0",
+    1600,
+    0,
+    400,
+    100_000,
+    preset("small"),
+    TrainConfig(),
+    TrainConfig(steps=1200, lr=8e-4, seed=1),
+)
 
 
 @dataclass
 class Prepared:
-    """Data and an untrained network with its statistics fitted."""
+    """Data, and a network with its statistics fitted, or the one training goes on with."""
 
     meta: Meta
     data: Recording
@@ -48,47 +66,72 @@ class Prepared:
 
 
 def prepare(
-    data: Path, model: ModelConfig, train: TrainConfig, limit: int | None = None
+    data: Sequence[Path],
+    model: ModelConfig,
+    train: TrainConfig,
+    limit: int | None = None,
+    start: Path | None = None,
 ) -> Prepared:
-    """Load ``data`` (the first ``limit`` episodes by seed) and build network and trainer."""
-    meta = Meta.read(data)
+    """Load the recordings (of the first, ``limit`` episodes by seed), build network and trainer.
+
+    With ``start`` the network, its schema and its statistics are that checkpoint's.
+    """
+    meta = Meta.read(data[0])
     if meta.horizon != model.chunk:
         raise UsageError(
-            f"{data} holds chunks of {meta.horizon} actions, the model wants {model.chunk}"
+            f"{data[0]} holds chunks of {meta.horizon} actions, the model wants {model.chunk}"
         )
-    episodes = load_episodes(data)
-    if limit is not None:
-        if limit > len(episodes):
-            raise UsageError(
-                f"{data} holds {len(episodes)} episodes, {limit} are needed; run wmrt collect"
-            )
-        episodes = episodes[:limit]
-    schema = fit_knots(meta.schema, episodes)
-    recording = Recording.build(episodes, schema)
-    torch.manual_seed(train.seed)  # initial weights
-    network = Network(schema, model, meta.actions)
-    fit_changes(network, recording)
+    episodes, source = _episodes(data, limit)
+    if start is None:
+        schema = fit_knots(meta.schema, episodes)
+        torch.manual_seed(train.seed)  # initial weights
+        network = Network(schema, model, meta.actions)
+    else:
+        network = float_network(load_checkpoint(start))
+        schema = network.schema
+    recording = Recording.build(episodes, schema, source)
+    if start is None:
+        fit_changes(network, recording)
     trainer = Trainer(network, recording, train, group_mask(schema, meta.sensor_groups))
     return Prepared(meta, recording, network, trainer, episodes)
 
 
+def _episodes(data: Sequence[Path], limit: int | None) -> tuple[list[Episode], list[int]]:
+    """Episodes of all folders, and the folder's number of each."""
+    episodes: list[Episode] = []
+    source: list[int] = []
+    for number, folder in enumerate(data):
+        loaded = load_episodes(folder)
+        if limit is not None and number == 0:
+            if limit > len(loaded):
+                raise UsageError(
+                    f"{folder} holds {len(loaded)} episodes, {limit} are needed; run wmrt collect"
+                )
+            loaded = loaded[:limit]
+        if Meta.read(folder).schema.hash != Meta.read(data[0]).schema.hash:
+            raise UsageError(f"{folder} and {data[0]} hold states of different schemas")
+        episodes += loaded
+        source += [number] * len(loaded)
+    return episodes, source
+
+
 def train(
-    data: Path,
+    data: Sequence[Path],
     out: Path,
     model: ModelConfig,
     config: TrainConfig,
     *,
     limit: int | None = None,
+    start: Path | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Train to the end (resuming from ``out``/work if it holds this run) and write the checkpoint
-    ``out``.
+    """Train to the end (resuming from ``out``.work if it holds this run) and write ``out``.
 
     Returns the provenance that the checkpoint carries.
     """
     begin = time.monotonic()
     work = out.with_name(out.name + ".work")
-    ready = prepare(data, model, config, limit)
+    ready = prepare(data, model, config, limit, start)
     resumed = ready.trainer.resume(work)
     ready.trainer.run(work, progress)
     validation = ready.trainer.validate()
@@ -98,9 +141,11 @@ def train(
         "period": ready.meta.period,
         "episodes": len(ready.episodes),
         "steps": int(ready.data.length.sum()),
+        "own_episodes": int((ready.data.source > 0).sum()),
         "first_seed": min(e.seed for e in ready.episodes),
         "last_seed": max(e.seed for e in ready.episodes),
         "train": config.to_json(),
+        "start": None if start is None else load_checkpoint(start).provenance,
         "validation": validation,
         "action_quant": compensation,
         "parameters": sum(p.numel() for p in ready.network.parameters()),
@@ -111,6 +156,34 @@ def train(
     checkpoint = to_checkpoint(ready.network, None, provenance)
     save_checkpoint(out, checkpoint, card=card(ready.network, provenance))
     return provenance
+
+
+def reproduce(
+    data: Path, out: Path, jobs: int, progress: Callable[[str], Progress]
+) -> dict[str, Any]:
+    """The shipped checkpoint again: stage one, drives of its own, stage two. Finished parts are
+    kept.
+
+    Args:
+        data: what `wmrt collect` recorded.
+        progress: gives the progress callback of a part, by its name.
+    """
+    first, own = out.with_name(out.name + ".first"), out.with_name(out.name + ".own")
+    if not first.exists():
+        train(
+            [data], first, SHIPPED.model, SHIPPED.train, limit=SHIPPED.episodes,
+            progress=progress("stage one"),
+        )  # fmt: skip
+    show = progress("own drives")
+    for _ in collect(
+        SHIPPED.env, own, SHIPPED.own_episodes, SHIPPED.own_first_seed, jobs,
+        lambda done, total: show(done, total, {}), first,
+    ):  # fmt: skip
+        pass
+    return train(
+        [data, own], out, SHIPPED.model, SHIPPED.second, limit=SHIPPED.episodes, start=first,
+        progress=progress("stage two"),
+    )  # fmt: skip
 
 
 @torch.no_grad()

@@ -26,7 +26,8 @@ Progress = Callable[[int, int, dict[str, float]], None]
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """One training run. ``occlusion_dwell`` > 0 switches sensor groups off half the time (in
+    """One training run. ``focus`` is the share of windows from the second recording, if there is
+    one. ``occlusion_dwell`` > 0 switches sensor groups off half the time (in
     steps)."""
 
     steps: int = 2400
@@ -41,6 +42,7 @@ class TrainConfig:
     action_noise: float = 0.02
     validation: float = 0.05
     save_every: int = 200
+    focus: float = 0.5
     weights: LossWeights = field(default_factory=LossWeights)
 
     def to_json(self) -> dict[str, Any]:
@@ -66,6 +68,12 @@ class Trainer:
         order = torch.randperm(len(data), generator=torch.Generator().manual_seed(config.seed))
         held = int(len(data) * config.validation)
         self.validation, self.training = order[:held], order[held:]
+        self.weight = data.length.float()
+        second = data.source > 0
+        if bool(second.any()):
+            share = float(self.weight[second].sum() / self.weight.sum())
+            self.weight[second] *= config.focus / share
+            self.weight[~second] *= (1 - config.focus) / (1 - share)
         matrices = [p for p in network.parameters() if p.ndim >= 2]
         vectors = [p for p in network.parameters() if p.ndim < 2]
         self.optimizer = torch.optim.AdamW(
@@ -79,11 +87,9 @@ class Trainer:
         self.iteration = 0
 
     def batch(self, episodes: Tensor, count: int, generator: torch.Generator) -> Batch:
-        """``count`` windows, episodes drawn in proportion to their length."""
-        length = self.data.length[episodes]
-        pick = episodes[
-            torch.multinomial(length.float(), count, replacement=True, generator=generator)
-        ]
+        """``count`` windows, episodes drawn in proportion to their length within a recording."""
+        weight = self.weight[episodes]
+        pick = episodes[torch.multinomial(weight, count, replacement=True, generator=generator)]
         room = (self.data.length[pick] - self.config.window // 2).clamp(min=1)
         start = (torch.rand(count, generator=generator) * room).long()
         batch = window_batch(self.data, pick, start, self.config.window)
