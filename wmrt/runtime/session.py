@@ -68,11 +68,11 @@ class Session:
         sample: bool = False,
         temperature: float = 1.0,
     ) -> None:
-        if temperature <= 0:
+        if not temperature > 0:
             raise UsageError(f"temperature must be positive, got {temperature}")
         if temperature != 1.0 and not sample:
             raise UsageError("temperature applies only with sample=True")
-        if action_noise < 0:
+        if not action_noise >= 0:
             raise UsageError(f"action_noise must not be negative, got {action_noise}")
         self.network, self.seed = network, seed
         self.action_noise, self.sample, self.temperature = action_noise, sample, temperature
@@ -98,7 +98,7 @@ class Session:
         self,
         codes: NDArray[np.int32],
         values: NDArray[np.float32],
-        previous: Sequence[float],
+        previous: Sequence[float] | NDArray[np.float32],
     ) -> Output:
         """One step from encoded state [F], [F] and the action sent before [A]."""
         self.codes[0].copy_(torch.from_numpy(codes))
