@@ -46,7 +46,7 @@ SHIPPED = Reproduction(
     "wmrt/Highway-v0",
     1600,
     0,
-    400,
+    240,
     100_000,
     preset("small"),
     TrainConfig(),
