@@ -3,76 +3,14 @@ rules."""
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
 import pytest
 import torch
 
+from tests.model.networks import ACTIONS, build, schemas, small_schema, stream
 from wmrt.core.errors import UsageError
-from wmrt.core.types import ActionDim, ActionSpec
-from wmrt.model.config import PRESETS, SELECTORS, ModelConfig, preset
+from wmrt.model.config import SELECTORS, preset
 from wmrt.model.network import Network
-from wmrt.model.rope import rope_table, rotate, turn_increments
-from wmrt.model.schema import StateSchema, category, flag, numeric
-
-ACTIONS = ActionSpec(
-    (
-        ActionDim("steering", "rad", -0.06, 0.06, 0.3, 0.3),
-        ActionDim("acceleration", "m/s2", -5, 5, 15, 30),
-    )
-)
-
-
-def small_schema() -> StateSchema:
-    return StateSchema(
-        {
-            "speed": numeric("m/s", 0, 40, decimals=2, buckets=16, required=True),
-            "gap": numeric("m", 0, 100, decimals=1, buckets=16),
-            "lane": category(["left", "middle", "right"]),
-            "braking": flag(),
-        },
-        neutral=[0.0, 0.0],
-    )
-
-
-def build(seed: int, **changes: object) -> Network:
-    torch.manual_seed(seed)
-    network = Network(small_schema(), preset("tiny").with_(dropout=0.0, **changes), ACTIONS).eval()
-    with torch.no_grad():  # a fresh head is too flat to see a difference in
-        for p in network.parameters():
-            p.mul_(1.5)
-    return network
-
-
-def stream(
-    network: Network, batch: int, steps: int, seed: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    rng = np.random.default_rng(seed)
-    schema = network.schema
-    states = [
-        [
-            {
-                "speed": float(rng.uniform(-1, 45)),
-                "gap": None if rng.random() < 0.2 else float(rng.uniform(0, 100)),
-                "lane": str(rng.choice(["left", "middle", "right", "?"])),
-                "braking": bool(rng.random() < 0.5),
-            }
-            for _ in range(steps)
-        ]
-        for _ in range(batch)
-    ]
-    q = np.stack([np.stack([schema.quantize(s)[0] for s in row]) for row in states])
-    codes, values = schema.encode_q(q)
-    previous = rng.uniform(-1, 1, (batch, steps, 2)).astype(np.float32)
-    return torch.from_numpy(codes).long(), torch.from_numpy(values), torch.from_numpy(previous)
-
-
-@pytest.fixture
-def seed() -> int:
-    value = int(np.random.SeedSequence().entropy % 2**31)
-    print(f"seed {value}")
-    return value
+from wmrt.model.schema import StateSchema
 
 
 @pytest.mark.parametrize("selector", [s for s in SELECTORS if s != "random"])
@@ -172,85 +110,66 @@ def test_rings_at_different_steps_share_a_batch(seed: int) -> None:
             )
 
 
-def test_rope_is_as_exact_at_a_billion_steps(seed: int) -> None:
-    increments = turn_increments(32, 1000.0)
-    generator = torch.Generator().manual_seed(seed)
-    q, k = torch.randn(32 * 2, generator=generator), torch.randn(32 * 2, generator=generator)
-
-    def score(step: int, age: int) -> float:
-        rotated = [
-            rotate(x, *rope_table(torch.tensor(s), increments))
-            for x, s in ((q, step), (k, step - age))
-        ]
-        return float(rotated[0].double() @ rotated[1].double())
-
-    for age in (1, 7, 63):
-        near, far = score(1000, age), score(10**9 + 1000, age)
-        scale = float(q.norm() * k.norm())
-        assert abs(near - far) <= 4 * torch.finfo(torch.float32).eps * scale
+@pytest.mark.parametrize("name", list(schemas()))
+def test_every_kind_of_schema_steps_as_it_trains(name: str, seed: int) -> None:
+    network = build(seed, schemas()[name])
+    codes, values, previous = stream(network, 2, 20, seed)
+    with torch.no_grad():
+        whole, _ = network(codes, values, previous)
+        ring = network.new_ring(2)
+        for t in range(20):
+            stepped = network.step(codes[:, t], values[:, t], previous[:, t], ring)
+            torch.testing.assert_close(stepped, whole[:, t], rtol=1e-4, atol=1e-4)
 
 
-def test_hash_rows_ignore_float_values_and_cover_the_table(seed: int) -> None:
+def test_random_selection_is_a_function_of_its_generator(seed: int) -> None:
+    network = build(seed, selector="random")
+    codes, values, previous = stream(network, 2, 20, seed)
+
+    def run(number: int) -> torch.Tensor:
+        generator, ring = torch.Generator().manual_seed(number), network.new_ring(2)
+        with torch.no_grad():
+            for t in range(20):
+                last = network.step(codes[:, t], values[:, t], previous[:, t], ring, generator)
+        return last
+
+    assert torch.equal(run(seed), run(seed))
+    assert not torch.equal(run(seed), run(seed + 1))
+
+
+def test_ring_copies_are_independent_and_its_bytes_are_its_tensors(seed: int) -> None:
     network = build(seed)
-    codes, _, _ = stream(network, 4, 50, seed)
-    memory = network.fusion.memory
-    rows = memory.row_index(codes)
-    assert rows.min() >= 0 and rows.max() < memory.rows
-    assert torch.equal(rows, memory.row_index(codes.to(torch.int32)))
-    assert len(rows.unique()) > memory.rows // 4
+    codes, values, previous = stream(network, 2, 6, seed)
+    with torch.no_grad():
+        ring = network.new_ring(2)
+        for t in range(5):
+            network.step(codes[:, t], values[:, t], previous[:, t], ring)
+        copy, wide = ring.clone(), ring.repeat(3)
+        last = codes[:, 5], values[:, 5], previous[:, 5]
+        expected = network.step(*last, ring)
+        assert torch.equal(network.step(*last, copy), expected)
+        tripled = network.step(*(x.repeat_interleave(3, 0) for x in last), wide)
+    torch.testing.assert_close(tripled, expected.repeat_interleave(3, 0), rtol=1e-5, atol=1e-5)
+    assert wide.step.tolist() == [6] * 6
+    assert wide.nbytes == 3 * ring.nbytes
+    assert ring.nbytes == sum(t.nbytes for t in ring.tensors().values())
 
 
-def test_embedding_interpolates_between_neighbours(seed: int) -> None:
+def test_kept_attention_is_what_distillation_reads(seed: int) -> None:
     network = build(seed)
-    schema, table = network.schema, network.fusion.fields
-    knots = schema.columns[0].knots
-    middle = {"speed": (knots[3] + knots[4]) / 2, "gap": None, "lane": None, "braking": None}
-    ends = [dict(middle, speed=knots[i]) for i in (3, 4)]
-    encoded = [schema.encode(s) for s in (middle, *ends)]
-    got = [table(torch.from_numpy(e.codes), torch.from_numpy(e.values))[:8] for e in encoded]
-    torch.testing.assert_close(got[0], (got[1] + got[2]) / 2, rtol=1e-3, atol=1e-3)
+    codes, values, previous = stream(network, 1, 7, seed)
+    with torch.no_grad():
+        _, without = network(codes, values, previous)
+        _, kept = network(codes, values, previous, keep_attention=True)
+    c = network.config
+    assert without.attention == []
+    assert [(q.shape, k.shape) for q, k in kept.attention] == [
+        ((1, c.heads, 7, c.head_dim), (1, c.kv_heads, 7, c.head_dim))
+    ] * c.layers
+    assert kept.scores.shape == (1, 7, 7) and kept.embedding.shape == (1, 7, c.embed)
 
 
-def test_preset_sizes() -> None:
-    fields = {f"n{i}": numeric("m", 0, 100, buckets=64) for i in range(32)}
-    fields |= {f"c{i}": category([f"v{j}" for j in range(31)]) for i in range(12)}
-    schema = StateSchema(fields, neutral=[0.0, 0.0])
-    with torch.device("meta"):
-        counts = {
-            name: sum(p.numel() for p in Network(schema, config, ACTIONS).parameters())
-            for name, config in PRESETS.items()
-        }
-    assert abs(counts["1.3b"] / 1.3e9 - 1) <= 0.02, counts
-    assert counts["small"] <= 4.5e6, counts
-    for name in ("small", "1.3b"):
-        c = PRESETS[name]
-        assert all(k % 256 == 0 for k in (c.d_model, c.ffn, c.heads * c.head_dim))
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"past": 64}, "past must be 0 to"),
-        ({"selector": "best"}, "allowed: learned"),
-        ({"heads": 3}, "multiple of kv_heads"),
-        ({"head_dim": 63}, "even"),
-        ({"state_bins": 64}, "odd"),
-    ],
-)
-def test_config_errors_say_what_is_allowed(change: dict[str, object], text: str) -> None:
-    with pytest.raises(UsageError, match=text):
-        ModelConfig(**change)
-
-
-def test_config_json_round_trip_is_strict() -> None:
-    data = preset("tiny").to_json()
-    assert ModelConfig.from_json(data) == preset("tiny")
-    with pytest.raises(UsageError, match="unknown keys"):
-        ModelConfig.from_json({**data, "depth": 3})
-    data.pop("window")
-    with pytest.raises(UsageError, match="missing keys"):
-        ModelConfig.from_json(data)
-
-
-def test_selected_share_is_the_published_one() -> None:
-    assert math.isclose(preset("1.3b").past / (preset("1.3b").window - 1), 8 / 63)
+def test_neutral_must_have_one_number_per_action() -> None:
+    schema = StateSchema(small_schema().fields, neutral=[0.0])
+    with pytest.raises(UsageError, match="neutral action has 1 numbers, the actions are steering"):
+        Network(schema, preset("tiny"), ACTIONS)

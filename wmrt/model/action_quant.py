@@ -72,6 +72,7 @@ class ActionQuant(nn.Module):
         raw = scale.contiguous().view(torch.uint8).view(self.groups, 2)
         return bytes(torch.cat([packed, raw], dim=-1).flatten().tolist())
 
+    @torch.no_grad()
     def unpack(self, data: bytes) -> Tensor:
         """Inverse of `pack`, compensated. Raises ValueError on a wrong length or a non-finite
         scale."""

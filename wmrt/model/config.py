@@ -60,6 +60,8 @@ class ModelConfig:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
+        for f in fields(self):
+            _check(f.name, str(f.type), getattr(self, f.name))
         if self.selector not in SELECTORS:
             raise UsageError(
                 f"selector {self.selector!r} is unknown; allowed: {', '.join(SELECTORS)}"
@@ -95,6 +97,19 @@ class ModelConfig:
     def with_(self, **changes: Any) -> ModelConfig:
         """A copy with some values changed."""
         return replace(self, **changes)
+
+
+def _check(name: str, kind: str, value: object) -> None:
+    """Type and range of one value; `UsageError` names it."""
+    types = {"int": (int,), "float": (int, float), "str": (str,)}[kind]
+    if not isinstance(value, types) or isinstance(value, bool):
+        raise UsageError(f"{name} must be of type {kind}, got {value!r:.80}")
+    if kind == "int" and isinstance(value, int) and value < (name != "past"):
+        raise UsageError(f"{name} must be at least {int(name != 'past')}, got {value}")
+    if name == "dropout" and isinstance(value, (int, float)) and not 0 <= value < 1:
+        raise UsageError(f"dropout must be at least 0 and below 1, got {value}")
+    if name == "rope_base" and isinstance(value, (int, float)) and not 1 < value < float("inf"):
+        raise UsageError(f"rope_base must be above 1 and finite, got {value}")
 
 
 #: `tiny` is for tests, `mini` for ablations, `small` ships; `1.3b`: 1.30B parameters on a schema

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from wmrt.core.errors import UsageError
 from wmrt.model.config import ModelConfig
 from wmrt.model.schema import Column, StateSchema
 
@@ -121,7 +122,7 @@ class ActionEmbedding(nn.Module):
     def __init__(self, dims: int, knots: int, width: int) -> None:
         super().__init__()
         if width % dims:
-            raise ValueError(f"action_embed {width} must be a multiple of the {dims} action dims")
+            raise UsageError(f"action_embed {width} must be a multiple of the {dims} action dims")
         self.knots = knots
         self.weight = nn.Parameter(torch.randn(dims, knots, width // dims) * 0.5)
 

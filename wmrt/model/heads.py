@@ -39,6 +39,17 @@ class ActionHead(nn.Module):
         return decode_mode(logits, self.centers)
 
 
+def _output(width: int, size: int) -> nn.Linear:
+    """A linear layer of ``size`` outputs, which may be 0: a schema without numbers or without
+    categories. Torch would warn about initialising nothing."""
+    layer = nn.Linear(width, max(size, 1))
+    if size == 0:
+        layer.out_features = 0
+        layer.weight = nn.Parameter(layer.weight.detach()[:0].clone())
+        layer.bias = nn.Parameter(layer.bias.detach()[:0].clone())
+    return layer
+
+
 @dataclass
 class Prediction:
     """Logits of the consequences of one action; see `DynamicsHead`."""
@@ -82,9 +93,9 @@ class DynamicsHead(nn.Module):
             nn.Linear(width, width),
             nn.GELU(),
         )
-        self.change = nn.Linear(width, self.numeric * config.state_bins)
-        self.missing = nn.Linear(width, self.numeric)
-        self.category = nn.Linear(width, sum(self.category_sizes))
+        self.change = _output(width, self.numeric * config.state_bins)
+        self.missing = _output(width, self.numeric)
+        self.category = _output(width, sum(self.category_sizes))
         self.reward = nn.Linear(width, config.reward_bins)
         self.proceed = nn.Linear(width, 1)
         self.register_buffer("delta_scale", torch.ones(self.numeric))
@@ -129,6 +140,8 @@ class DynamicsHead(nn.Module):
 
     def decode_category(self, prediction: Prediction) -> Tensor:
         """Category codes int64[..., Fc]."""
+        if not self.category_sizes:
+            return prediction.category.long()
         parts = torch.split(prediction.category, self.category_sizes, dim=-1)
         return torch.stack([p.argmax(dim=-1) for p in parts], dim=-1)
 

@@ -85,6 +85,11 @@ class Network(nn.Module):
         super().__init__()
         if not schema.columns:
             raise UsageError("the schema has no fields; a world model needs at least one")
+        if len(schema.neutral) != len(actions):
+            raise UsageError(
+                f"the schema's neutral action has {len(schema.neutral)} numbers, "
+                f"the actions are {', '.join(actions.names)}"
+            )
         self.schema, self.config, self.actions = schema, config, actions
         self.action_embedding = ActionEmbedding(
             len(actions), config.action_knots, config.action_embed
