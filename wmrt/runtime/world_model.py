@@ -13,13 +13,14 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from wmrt.core.errors import StateError, UnsupportedError, UsageError
+from wmrt.core.errors import UsageError
 from wmrt.core.types import ActionSpec
 from wmrt.model.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from wmrt.model.network import Network
 from wmrt.model.schema import StateSchema
 from wmrt.quant import Recipe
 from wmrt.runtime.build import build_network, to_checkpoint
+from wmrt.runtime.checks import check_action, check_plan, resolve_device
 from wmrt.runtime.imagination import next_q, roll
 from wmrt.runtime.report import RunReport, build_report
 from wmrt.runtime.session import Session, resolve_graph
@@ -93,7 +94,7 @@ class WorldModel:
         **session: Any,
     ) -> WorldModel:
         """`from_pretrained` for a checkpoint that is already open."""
-        target = _device(device)
+        target = resolve_device(device)
         resolved_graph = resolve_graph(graph, target)
         built = build_network(checkpoint, recipe, target)
         own = Session(built.network, **session)
@@ -145,7 +146,11 @@ class WorldModel:
                 the one this model returned (the schema's neutral action at first).
         """
         begin = time.perf_counter_ns()
-        before = self._last_action if previous_action is None else self._checked(previous_action)
+        before = (
+            self._last_action
+            if previous_action is None
+            else check_action(previous_action, self.actions)
+        )
         read = self.schema.encode(state, strict=strict)
         encoded = time.perf_counter_ns()
         out = self.session.step(read.codes, read.values, before)
@@ -178,18 +183,6 @@ class WorldModel:
             timing,
         )
 
-    def _checked(self, action: Sequence[float] | NDArray[np.float32]) -> tuple[float, ...]:
-        try:
-            values = tuple(float(a) for a in action)
-        except (TypeError, ValueError):
-            values = ()
-        if len(values) != len(self.actions) or not all(-1.0 <= a <= 1.0 for a in values):
-            raise StateError(
-                f"previous_action {action!r:.80}: expected {len(self.actions)} numbers "
-                f"({', '.join(self.actions.names)}) in [-1, 1]"
-            )
-        return values
-
     @torch.inference_mode()
     def imagine(self, actions: ArrayLike) -> Rollout:
         """What follows if ``actions`` are taken from the state of the last `step`.
@@ -201,18 +194,7 @@ class WorldModel:
         """
         if self.session.output is None:
             raise UsageError("imagine needs a state to start from; call step first")
-        try:
-            plan = torch.as_tensor(np.array(actions, np.float32))
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"actions are no array of numbers: {error}") from None
-        plan = plan.unsqueeze(0) if plan.ndim == 2 else plan
-        if plan.ndim != 3 or plan.shape[-1] != len(self.actions) or not plan.numel():
-            raise UsageError(
-                f"actions of shape {list(plan.shape)}; expected [T, A] or [N, T, A] "
-                f"with A={len(self.actions)}"
-            )
-        if not bool(torch.isfinite(plan).all()) or float(plan.abs().max()) > 1:
-            raise UsageError("actions must be finite and in [-1, 1]")
+        plan = check_plan(actions, self.actions)
         mine, count = self.session, len(plan)
         generator = torch.Generator(device=mine.codes.device).manual_seed(mine.seed)
         return roll(
@@ -279,19 +261,3 @@ class WorldModel:
         save_checkpoint(
             folder, to_checkpoint(self.network, self.recipe, self.provenance), card=card
         )
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        known = device.type in ("cpu", "cuda")
-    except RuntimeError:
-        known = False
-    if not known:
-        raise UsageError(f"device {name!r} is unknown; use cpu, cuda or cuda:N")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UnsupportedError(
-            f"device {name!r} was asked for, but torch sees {torch.cuda.device_count()} CUDA "
-            "devices; use cpu"
-        )
-    return device
