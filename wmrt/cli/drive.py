@@ -80,7 +80,8 @@ def command(
     """
     from wmrt.cli.driving.stand import Plan
 
-    plan = Plan(env_name, model, recipe, device, not no_breakers, jobs == 1 and not no_deadline)
+    deadline, threads = jobs == 1 and not no_deadline, None if jobs == 1 else 1
+    plan = Plan(env_name, model, recipe, device, not no_breakers, deadline, threads)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     _run(plan, range(seed, seed + episodes), jobs, out, json_path)

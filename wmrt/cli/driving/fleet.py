@@ -30,7 +30,7 @@ def drive_here(stand: Stand, seeds: range, on_progress: OnProgress) -> Iterator[
 def drive_in_processes(
     plan: Plan, seeds: range, jobs: int, on_progress: OnProgress
 ) -> Iterator[Episode]:
-    """In ``jobs`` processes of one thread each, in the order in which episodes end."""
+    """In ``jobs`` processes that each set up ``plan``, in the order in which episodes end."""
     # Spawned, not forked: a forked child inherits torch's thread pools in an unusable state.
     context = get_context("spawn")
     with ProcessPoolExecutor(jobs, context, initializer=_start, initargs=(plan,)) as pool:
@@ -50,10 +50,6 @@ def drive_in_processes(
 
 def _start(plan: Plan) -> None:
     global _stand
-    if plan.arm == "model":
-        import torch
-
-        torch.set_num_threads(1)
     _stand = set_up(plan)
 
 

@@ -22,7 +22,10 @@ DEFAULT_RECIPE = "nvfp4"
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run; plain data, so that another process can set up the same."""
+    """What to run; plain data, so that another process can set up the same.
+
+    ``threads`` is what a model computes with; None leaves it to torch.
+    """
 
     env: str
     model: str
@@ -30,6 +33,7 @@ class Plan:
     device: str = "cpu"
     breakers: bool = True
     deadline: bool = True
+    threads: int | None = None
 
     @property
     def arm(self) -> str:
@@ -92,8 +96,12 @@ def _breaker_note(plan: Plan, guarded: bool) -> tuple[str, ...]:
 
 
 def _model_arm(plan: Plan, env: Any) -> Stand:
+    import torch
+
     from wmrt.runtime import WorldModel
 
+    if plan.threads is not None:
+        torch.set_num_threads(plan.threads)
     checkpoint = _checkpoint(plan, env)
     packed = checkpoint.quantization is not None
     recipe = plan.recipe or (None if packed else DEFAULT_RECIPE)
