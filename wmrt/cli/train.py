@@ -11,6 +11,8 @@ from wmrt.cli.common import console, json_option, progress, write_result
 from wmrt.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
     from wmrt.model.config import ModelConfig
     from wmrt.train.trainer import Progress, TrainConfig
 
@@ -50,9 +52,6 @@ def command(
     """Train a world model on recorded episodes. A run that was interrupted continues."""
     import torch
 
-    from wmrt.train.pipeline import reproduce as repeat
-    from wmrt.train.pipeline import train
-
     if threads:
         torch.set_num_threads(threads)
     chosen = {name: value for name, value in given.items() if value is not None}
@@ -60,26 +59,41 @@ def command(
         names = ", ".join(f"--{name}" for name in chosen)
         raise UsageError(f"--reproduce fixes the run; leave out {names}")
     with progress() as bar:
-
-        def part(name: str) -> Progress:
-            task = bar.add_task(name, total=None)
-
-            def show(done: int, total: int, losses: dict[str, float]) -> None:
-                now = "".join(f" {k} {losses[k]:.3f}" for k in ("action", "state") if k in losses)
-                bar.update(task, completed=done, total=total, description=name + now)
-
-            return show
-
-        if reproduce:
-            result = repeat(data, out, jobs, part)
-        else:
-            model, config = _configs(chosen, data)
-            result = train([data], out, model, config, progress=part("training"))
+        result = _run(data, out, chosen if not reproduce else None, jobs, _Parts(bar))
     losses = "  ".join(f"{name} {value:.4f}" for name, value in result["validation"].items())
     console().print(
         f"{out}: {result['parameters']:,} parameters, {result['seconds']} s; held back: {losses}"
     )
     write_result(json_path, result, model=str(out))
+
+
+def _run(
+    data: Path, out: Path, chosen: dict[str, Any] | None, jobs: int, part: _Parts
+) -> dict[str, Any]:
+    """The shipped run (``chosen`` is None), or one with the options chosen."""
+    from wmrt.train.pipeline import reproduce, train
+
+    if chosen is None:
+        return reproduce(data, out, jobs, part)
+    model, config = _configs(chosen, data)
+    return train([data], out, model, config, progress=part("training"))
+
+
+class _Parts:
+    """One progress line per part of the run."""
+
+    def __init__(self, bar: Bar) -> None:
+        self._bar = bar
+
+    def __call__(self, name: str) -> Progress:
+        """A progress callback for the part ``name``."""
+        task = self._bar.add_task(name, total=None)
+
+        def show(done: int, total: int, losses: dict[str, float]) -> None:
+            now = "".join(f" {k} {losses[k]:.3f}" for k in ("action", "state") if k in losses)
+            self._bar.update(task, completed=done, total=total, description=name + now)
+
+        return show
 
 
 def _configs(chosen: dict[str, Any], data: Path) -> tuple[ModelConfig, TrainConfig]:

@@ -23,7 +23,7 @@ from wmrt.runtime.build import build_network, to_checkpoint
 from wmrt.runtime.checks import check_action, check_plan, resolve_device
 from wmrt.runtime.imagination import next_q, roll
 from wmrt.runtime.report import RunReport, build_report
-from wmrt.runtime.session import Session, resolve_graph
+from wmrt.runtime.session import Output, Session, resolve_graph
 from wmrt.runtime.step import Rollout, Step
 
 
@@ -146,24 +146,16 @@ class WorldModel:
                 the one this model returned (the schema's neutral action at first).
         """
         begin = time.perf_counter_ns()
-        before = (
-            self._last_action
-            if previous_action is None
-            else check_action(previous_action, self.actions)
-        )
+        before = self._last_action
+        if previous_action is not None:
+            before = check_action(previous_action, self.actions)
         read = self.schema.encode(state, strict=strict)
         encoded = time.perf_counter_ns()
         out = self.session.step(read.codes, read.values, before)
         ran = time.perf_counter_ns()
-        action = out.action[0].cpu().numpy()
-        chunk = out.chunk[0].cpu().numpy()
-        following = next_q(self.network, out.prediction, self.session.codes, self.session.values)
-        head = self.network.dynamics
-        with torch.inference_mode():
-            reward = float(head.decode_reward(out.prediction)[0])
-            proceed = float(out.prediction.proceed[0].sigmoid())
-            packed = self.network.action_quant.pack(out.chunk[0].cpu())
-        self._last_action = tuple(action.tolist())
+        answer = self._decode(out)
+        self._last_action = tuple(answer["action"].tolist())
+        fingerprint = self.schema.fingerprint_q(read.q, read.instruction)
         end = time.perf_counter_ns()
         timing = {
             "encode": encoded - begin,
@@ -171,17 +163,21 @@ class WorldModel:
             "decode": end - ran,
             "total": end - begin,
         }
-        return Step(
-            action,
-            chunk,
-            packed,
-            self.schema.decode(following[0]),
-            reward,
-            proceed,
-            self.schema.fingerprint_q(read.q, read.instruction),
-            read.issues,
-            timing,
-        )
+        return Step(**answer, fingerprint=fingerprint, issues=read.issues, timing_ns=timing)
+
+    @torch.inference_mode()
+    def _decode(self, out: Output) -> dict[str, Any]:
+        """The part of a `Step` that is read off the network's output."""
+        network = self.network
+        following = next_q(network, out.prediction, self.session.codes, self.session.values)
+        return {
+            "action": out.action[0].cpu().numpy(),
+            "chunk": out.chunk[0].cpu().numpy(),
+            "packed": network.action_quant.pack(out.chunk[0].cpu()),
+            "predicted": self.schema.decode(following[0]),
+            "reward": float(network.dynamics.decode_reward(out.prediction)[0]),
+            "proceed": float(out.prediction.proceed[0].sigmoid()),
+        }
 
     @torch.inference_mode()
     def imagine(self, actions: ArrayLike) -> Rollout:
