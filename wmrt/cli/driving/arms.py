@@ -100,14 +100,20 @@ class BareArm:
 
 
 class ControlledArm:
-    """A policy behind the breakers of a `Controller`."""
+    """A policy behind the breakers of a `Controller`.
+
+    Every seed is a car of its own with breakers of its own: a latch outlives an episode, and one
+    controller for all seeds would make a seed's result depend on those before it.
+    """
 
     controlled = True
 
-    def __init__(self, controller: Controller, deadline: bool) -> None:
-        self._controller, self._deadline = controller, deadline
+    def __init__(self, make: Callable[[], Controller], deadline: bool) -> None:
+        self._make, self._deadline = make, deadline
+        self._controller = make()
 
     def reset(self, seed: int) -> None:
+        self._controller = self._make()
         self._controller.reset()
 
     def act(self, state: Mapping[str, Any]) -> Outcome:
@@ -142,11 +148,10 @@ def make_arm(policy: Policy, env: Any, guard: Guard | None) -> Arm:
     """The policy behind breakers as ``guard`` says, or bare."""
     if guard is None:
         return BareArm(policy)
-    controller = Controller(
-        policy,
-        env.period,
-        None if guard.deadline else math.inf,
-        channels=guard.channels,
-        clock=StepClock(env.period),
-    )
-    return ControlledArm(controller, guard.deadline)
+    deadline = None if guard.deadline else math.inf
+
+    def make() -> Controller:
+        clock = StepClock(env.period)
+        return Controller(policy, env.period, deadline, channels=guard.channels, clock=clock)
+
+    return ControlledArm(make, guard.deadline)

@@ -143,6 +143,7 @@ def _row(
         "deadline_misses": None,
         "fallback_steps": None,
         "degraded_steps": None,
+        "latched": None,
         "step_ms": {key: timing[key] for key in ("p50", "p99", "max")},
     }
     if controlled:
@@ -151,6 +152,7 @@ def _row(
         row["deadline_misses"] = sum(late) if late else None
         row["fallback_steps"] = sum(o.source == "fallback" for o in outcomes)
         row["degraded_steps"] = sum(o.state == "degraded" for o in outcomes)
+        row["latched"] = any(o.state == "latched" for o in outcomes)
     return row
 
 
