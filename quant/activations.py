@@ -26,7 +26,7 @@ def quantize_groups(
     if extra:
         x = F.pad(x, (0, extra))
     groups = split(x, group)
-    scales = torch.linalg.vector_norm(groups, torch.inf, -1) / 127.0
+    scales = torch.linalg.vector_norm(groups, torch.inf, -1).div_(127.0)
     codes = (groups / scales.unsqueeze(-1)).round_().nan_to_num_(0.0, 127.0, -127.0)
     return codes.reshape(x.shape), scales
 
