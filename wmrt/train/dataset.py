@@ -9,10 +9,12 @@ schema integers, so any bucket knots can be fitted later.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -72,9 +74,10 @@ def save_shard(path: Path, episodes: Sequence[Episode]) -> None:
 def load_shard(path: Path) -> list[Episode]:
     """Inverse of `save_shard`; raises `UsageError` on a damaged file."""
     try:
-        with np.load(path, allow_pickle=False) as data:
+        # Opened here: numpy leaves its own handle open when the archive is damaged.
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as data:
             a = {name: data[name] for name in ARRAYS}
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
         raise UsageError(
             f"{path} is no readable shard ({error}); delete it and collect again"
         ) from None
@@ -131,28 +134,30 @@ class Meta:
             raise UsageError(
                 f"{folder} holds no recording (no {META}); run: wmrt collect --out {folder}"
             ) from None
-        return cls(
-            data["env"],
-            StateSchema.from_json(data["schema"]),
-            ActionSpec.from_json(data["actions"]),
-            data["period"],
-            data["horizon"],
-            tuple(data["drivers"]),
-            tuple(tuple(g) for g in data["sensor_groups"]),
-        )
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{folder / META} is not readable: {error}") from None
+        try:
+            return cls(
+                data["env"],
+                StateSchema.from_json(data["schema"]),
+                ActionSpec.from_json(data["actions"]),
+                data["period"],
+                data["horizon"],
+                tuple(data["drivers"]),
+                tuple(tuple(g) for g in data["sensor_groups"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise UsageError(f"{folder / META} describes no recording: {error!r}") from None
 
 
 def load_episodes(folder: Path) -> list[Episode]:
-    """All episodes of a folder in seed order."""
-    shards = sorted(folder.glob("shard-*.npz"))
+    """All episodes of a folder in seed order, each seed once: shards of runs with other numbers of
+    episodes overlap."""
+    shards = [p for p in sorted(folder.glob("shard-*.npz")) if not p.name.endswith(".tmp.npz")]
     if not shards:
         raise UsageError(f"{folder} holds no shard files; run: wmrt collect --out {folder}")
-    return [
-        episode
-        for shard in shards
-        if not shard.name.endswith(".tmp.npz")
-        for episode in load_shard(shard)
-    ]
+    by_seed = {episode.seed: episode for shard in shards for episode in load_shard(shard)}
+    return [by_seed[seed] for seed in sorted(by_seed)]
 
 
 @dataclass
@@ -206,11 +211,12 @@ class Batch:
     """Windows of T steps. ``mask`` float32[B, T] is 1 on real steps; ``ended`` marks the last step
     of a crash.
 
-    codes, values [B, T + 1, F] observed; true_values [B, T + 1, F] before sensor dropout.
+    codes, values [B, T + 1, F] observed; true_codes, true_values before sensor dropout.
     """
 
     codes: Tensor
     values: Tensor
+    true_codes: Tensor
     true_values: Tensor
     previous: Tensor
     action: Tensor
@@ -233,10 +239,11 @@ def window_batch(data: Recording, episode: Tensor, start: Tensor, steps: int) ->
     before = torch.where((now > 0).unsqueeze(-1), before, torch.zeros_like(before))
     mask = (now < length).float()
     ended = (now == length - 1) & data.terminated[episode].unsqueeze(1)
-    values = data.values[state]
+    codes, values = data.codes[state].long(), data.values[state]
     return Batch(
-        data.codes[state].long(),
+        codes,
         values,
+        codes,
         values,
         before,
         data.action[step],

@@ -59,8 +59,7 @@ def open_loop(
     batch = window_batch(data, episode, first, context + ahead)
     columns = network.schema.columns
     values, known = network.split(batch.codes, batch.values)
-    spread = torch.stack([values[..., i][known[..., i]].std() for i in range(values.shape[-1])])
-    spread = spread.clamp(min=1e-6)
+    spread = _spread(network, values, known)
     category = [i for i, c in enumerate(columns) if c.kind != "numeric"]
     imagined = _imagine(network, batch, context, ahead)
     results = []
@@ -78,6 +77,21 @@ def open_loop(
             Horizon(steps, float(model), float(still), float(wrong), float(same), len(episode))
         )
     return results
+
+
+def _spread(network: Network, values: Tensor, known: Tensor) -> Tensor:
+    """Standard deviation of every numeric column, at least one unit of its last decimal place: in a
+    column that never moves, an error below that is none."""
+    columns = [c for c in network.schema.columns if c.kind == "numeric"]
+    if not columns:
+        raise UsageError("the schema has no numbers, so there is no error to measure in them")
+    seen = [values[..., i][known[..., i]] for i in range(len(columns))]
+    return torch.stack(
+        [
+            x.std().clamp(min=10.0**-c.decimals) if len(x) > 1 else torch.tensor(1.0)
+            for x, c in zip(seen, columns, strict=True)
+        ]
+    )
 
 
 def _read(network: Network, imagined: Rollout, steps: int) -> tuple[Tensor, Tensor]:

@@ -79,13 +79,15 @@ def dynamics_losses(network: Network, hidden: Tensor, batch: Batch) -> dict[str,
     """
     head, p = network.dynamics, network.predict(hidden, batch.action)
     values, known = network.split(batch.codes[:, :-1], batch.values[:, :-1])
-    following, _ = network.split(batch.codes[:, 1:], batch.true_values[:, 1:])
+    following, exists = network.split(batch.true_codes[:, 1:], batch.true_values[:, 1:])
     _, seen = network.split(batch.codes[:, 1:], batch.values[:, 1:])
     alive = batch.mask * (1 - batch.ended)
     target = head.change_target(values, known, following)
-    change = -(target * p.change.log_softmax(-1)).sum(-1)
+    # A value the recording itself does not know teaches no change, only that it is missing.
+    change = -(target * p.change.log_softmax(-1)).sum(-1) * exists
     missing = F.binary_cross_entropy_with_logits(p.missing, (~seen).float(), reduction="none")
-    losses = {"state": _mean((change + missing).mean(-1), alive)}
+    state = (change + missing).mean(-1) if head.numeric else torch.zeros_like(alive)
+    losses = {"state": _mean(state, alive)}
     if head.category_sizes:
         index = [i for i, c in enumerate(network.schema.columns) if c.kind != "numeric"]
         codes = batch.codes[:, 1:, index]

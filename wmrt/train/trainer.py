@@ -66,7 +66,11 @@ class Trainer:
             raise UsageError("occlusion was asked for, but the recording names no sensor groups")
         self.network, self.data, self.config, self.groups = network, data, config, groups
         order = torch.randperm(len(data), generator=torch.Generator().manual_seed(config.seed))
-        held = int(len(data) * config.validation)
+        if len(data) < 2:
+            raise UsageError(
+                f"{len(data)} episode is too little: one is held back; run wmrt collect"
+            )
+        held = max(1, int(len(data) * config.validation))
         self.validation, self.training = order[:held], order[held:]
         self.weight = data.length.float()
         second = data.source > 0
