@@ -125,8 +125,9 @@ class Linear(nn.Module):
         if self._op is None:
             assert self.weight is not None
             return F.linear(x, self.weight)
+        weight = self.weight
         with torch.no_grad():
-            return self._op(x, self.weight if self.weight is not None else self.quantized())
+            return self._op(x, self.quantized() if weight is None else weight)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
