@@ -43,7 +43,7 @@ def test_a_tighter_range_and_rate() -> None:
     made = Limits(DRIVING, PERIOD, (0.0, 0.0), (tight, limits().dims[1]))
     assert made.boxes(1.0)[0].low == pytest.approx(-0.5)
     assert made.deltas(PERIOD)[0] == pytest.approx((0.1 / 0.6, 0.2 / 0.6))
-    assert made.agree == pytest.approx((0.01 / 0.06, 0.3))
+    assert made.agree == pytest.approx((0.01 / 0.06, 0.6))
 
 
 def test_neutral_as_float32_inside_a_box_that_is_none() -> None:

@@ -136,7 +136,10 @@ class Limits:
 
         Args:
             neutral: normalised; default 0 everywhere.
-            agree: consensus tolerance by actuator, in its unit; default 15% of its range.
+            agree: consensus tolerance by actuator, in its unit; default what the actuator can be
+                moved in one period. A policy that decides one step before its twin differs from it
+                by up to that, and the next step reconciles them. With 15% of the range instead,
+                such steps lost the majority in 1.3% of all, and 106 of 200 drives latched.
             options: any other attribute.
         """
         given = dict(agree or {})
@@ -146,7 +149,7 @@ class Limits:
         dims = tuple(
             DimLimit(
                 d.name, d.unit, d.low, d.high, d.rate_up, d.rate_down,
-                given.get(d.name, 0.15 * (d.high - d.low)),
+                given.get(d.name, period * max(d.rate_up, d.rate_down)),
             )
             for d in spec.dims
         )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -149,9 +149,21 @@ def make_arm(policy: Policy, env: Any, guard: Guard | None) -> Arm:
     if guard is None:
         return BareArm(policy)
     deadline = None if guard.deadline else math.inf
+    neutral = tuple(policy.schema.neutral)
+
+    def fallback(state: Mapping[str, Any] | None, last: tuple[float, ...]) -> Sequence[float]:
+        # Neutral steering in the middle of a lane change leaves the road; the rule finishes it.
+        return neutral if state is None else env.rule_action(state, last)
 
     def make() -> Controller:
         clock = StepClock(env.period)
-        return Controller(policy, env.period, deadline, channels=guard.channels, clock=clock)
+        return Controller(
+            policy,
+            env.period,
+            deadline,
+            fallback=fallback,
+            channels=guard.channels,
+            clock=clock,
+        )
 
     return ControlledArm(make, guard.deadline)
