@@ -65,9 +65,15 @@ def make_env(env_id: str) -> Any:
     import gymnasium
 
     try:
-        return gymnasium.make(f"wmrt.envs:{env_id}" if env_id.startswith("wmrt/") else env_id)
-    except gymnasium.error.Error as error:
+        env = gymnasium.make(f"wmrt.envs:{env_id}" if env_id.startswith("wmrt/") else env_id)
+    except (gymnasium.error.Error, ModuleNotFoundError, ValueError) as error:
         raise UsageError(f"environment {env_id!r}: {error}") from None
+    needed = ("state_schema", "action_spec", "period", "state", "expert_label")
+    absent = [name for name in needed if not hasattr(env.unwrapped, name)]
+    if absent:
+        env.close()
+        raise UsageError(f"environment {env_id!r} cannot be learned from: no {', '.join(absent)}")
+    return env
 
 
 class Driver:
