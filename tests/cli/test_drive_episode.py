@@ -35,6 +35,7 @@ def test_row_counts_what_happened() -> None:
         "deadline_misses": 1,
         "fallback_steps": 1,
         "degraded_steps": 1,
+        "latched": False,
         "step_ms": {"p50": 2.0, "p99": 3.0, "max": 3.0},
     }
     assert found.step_ns == [1_000_000, 3_000_000, 2_000_000]  # the step that was not asked is none
@@ -46,8 +47,8 @@ def test_without_breakers_their_counts_are_missing_not_zero() -> None:
     arm = Scripted([outcome(state=None, late=None)] * 4, controlled=False)
     row = drive_episode(Straight(offroad=True), arm, 1).row
     assert row["offroad"] and not row["crashed"]
-    keys = ("trips", "deadline_misses", "fallback_steps", "degraded_steps")
-    assert [row[key] for key in keys] == [None] * 4
+    keys = ("trips", "deadline_misses", "fallback_steps", "degraded_steps", "latched")
+    assert [row[key] for key in keys] == [None] * 5
 
 
 def test_without_a_deadline_no_step_counts_as_in_time() -> None:
