@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.train.toys import ACTIONS, CONFIG, QUICK, SCHEMA, episodes, folder
-from wmrt.core.errors import UsageError
+from wmrt.core.errors import CheckpointError, UsageError
 from wmrt.model.checkpoint import load_checkpoint
 from wmrt.model.schema import StateSchema
 from wmrt.runtime import WorldModel
@@ -103,6 +103,9 @@ def test_data_that_does_not_fit_the_model_is_told_before_any_training(tmp_path: 
     with pytest.raises(UsageError, match="no recording"):
         prepare([tmp_path / "absent"], CONFIG, BRIEF)
     assert len(prepare([data], CONFIG, BRIEF, limit=3).episodes) == 3
+    with pytest.raises(CheckpointError, match=r"holds other files, not overwritten: meta\.json"):
+        train([data], data, CONFIG, BRIEF)
+    assert not (tmp_path / "data.work").exists()
 
 
 def test_the_shipped_run_is_fixed_and_fits_its_budget() -> None:

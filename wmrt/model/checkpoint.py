@@ -36,6 +36,7 @@ __all__ = [
     "check_schema",
     "check_tensors",
     "load_checkpoint",
+    "require_replaceable",
     "resolve_checkpoint",
     "save_checkpoint",
 ]
@@ -83,7 +84,7 @@ def save_checkpoint(folder: str | os.PathLike[str], checkpoint: Checkpoint, *, c
     target = Path(folder).absolute()
     if not card.strip():
         raise CheckpointError("card is empty; say what the model is and what it scores")
-    _require_replaceable(target)
+    require_replaceable(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.new-", dir=target.parent))
     try:
@@ -179,7 +180,9 @@ def _verify_hash(weights: Path, root: str, *, always: bool) -> None:
         verdicts.remember(key)
 
 
-def _require_replaceable(target: Path) -> None:
+def require_replaceable(target: Path) -> None:
+    """Raise `CheckpointError` if a checkpoint cannot be saved to ``target``: `save_checkpoint`'s
+    own check, for those who work long before they save."""
     if not target.exists():
         return
     if not target.is_dir():

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from wmrt.core.errors import UsageError
-from wmrt.model.checkpoint import load_checkpoint, save_checkpoint
+from wmrt.model.checkpoint import load_checkpoint, require_replaceable, save_checkpoint
 from wmrt.model.config import ModelConfig, preset
 from wmrt.model.network import Network
 from wmrt.runtime.build import float_network, to_checkpoint
@@ -130,6 +130,8 @@ def train(
     Returns the provenance that the checkpoint carries.
     """
     begin = time.monotonic()
+    out = out.absolute()
+    require_replaceable(out)
     work = out.with_name(out.name + ".work")
     ready = prepare(data, model, config, limit, start)
     resumed = ready.trainer.resume(work)
@@ -168,6 +170,7 @@ def reproduce(
         data: what `wmrt collect` recorded.
         progress: gives the progress callback of a part, by its name.
     """
+    out = out.absolute()
     first, own = out.with_name(out.name + ".first"), out.with_name(out.name + ".own")
     if not first.exists():
         train(
