@@ -157,9 +157,33 @@ def test_divergence_is_told_at_its_iteration(seed: int) -> None:
         trainer.step()
 
 
-def test_a_state_of_another_configuration_is_refused(tmp_path: Path, seed: int) -> None:
+def test_a_state_of_another_run_is_refused(tmp_path: Path, seed: int) -> None:
     made = episodes(4)
     trainer_for(made, seed).save(tmp_path)
-    for config in (replace(QUICK, lr=1e-4), replace(QUICK, steps=31), OCCLUDED):
-        with pytest.raises(UsageError, match="belongs to another configuration"):
-            trainer_for(made, seed, config).resume(tmp_path)
+    assert trainer_for(made, seed).resume(tmp_path)
+    others = {
+        "configuration": [
+            trainer_for(made, seed, config)
+            for config in (replace(QUICK, lr=1e-4), replace(QUICK, steps=31), OCCLUDED)
+        ],
+        # the same shapes throughout: nothing but the record can tell
+        "network": [
+            trainer_for(made, seed, model=CONFIG.with_(**change))
+            for change in ({"selector": "recent"}, {"past": 2}, {"dropout": 0.3})
+        ],
+        "schema and recording": [trainer_for(episodes(5), seed)],
+    }
+    for name, trainers in others.items():
+        for trainer in trainers:
+            with pytest.raises(UsageError, match=f"belongs to another {name}; choose another"):
+                trainer.resume(tmp_path)
+
+
+def test_a_damaged_state_is_one_line(tmp_path: Path, seed: int) -> None:
+    trainer = trainer_for(episodes(4), seed)
+    trainer.save(tmp_path)
+    path = tmp_path / "resume.safetensors"
+    for data in (b"", b"nothing", path.read_bytes()[:-9]):
+        path.write_bytes(data)
+        with pytest.raises(UsageError, match=r"is not readable .*; delete it to start again"):
+            trainer.resume(tmp_path)

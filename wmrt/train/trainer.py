@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import mse_loss
@@ -158,27 +160,45 @@ class Trainer:
         for index, state in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{index}.{k}": torch.as_tensor(v) for k, v in state.items()}
         tensors = {k: v.contiguous().clone() for k, v in tensors.items()}
-        meta = {"iteration": str(self.iteration), "config": json.dumps(self.config.to_json())}
+        meta = {"iteration": str(self.iteration), **self._identity()}
         folder.mkdir(parents=True, exist_ok=True)
         temporary = folder / "resume.tmp"
         save_file(tensors, temporary, metadata=meta)
         temporary.replace(folder / "resume.safetensors")
 
+    def _identity(self) -> dict[str, str]:
+        """What makes this run and no other. Networks of another selector or number of past states
+        have tensors of the same shapes, so shapes alone would not tell."""
+        recorded = hashlib.blake2b(self.data.action.numpy().tobytes(), digest_size=16)
+        return {
+            "configuration": json.dumps(self.config.to_json(), sort_keys=True),
+            "network": json.dumps(self.network.config.to_json(), sort_keys=True),
+            "schema": self.network.schema.hash,
+            "recording": recorded.hexdigest(),
+        }
+
     def resume(self, folder: Path) -> bool:
-        """Continue from ``folder`` if it holds a state of this very configuration. True if it
-        did."""
+        """Continue from ``folder`` if it holds a state. True if it did.
+
+        Raises `UsageError` for a state of another run, or one that cannot be read.
+        """
         path = folder / "resume.safetensors"
         if not path.exists():
             return False
-        from safetensors import safe_open
-
-        with safe_open(path, framework="pt") as file:
-            meta = file.metadata()
-        if json.loads(meta["config"]) != self.config.to_json():
+        try:
+            with safe_open(path, framework="pt") as file:
+                meta = file.metadata() or {}
+            tensors = load_file(path)
+        except (OSError, SafetensorError) as error:
             raise UsageError(
-                f"{path} belongs to another configuration; choose another --out or delete it"
+                f"{path} is not readable ({error}); delete it to start again"
+            ) from None
+        other = [name for name, value in self._identity().items() if meta.get(name) != value]
+        if other:
+            raise UsageError(
+                f"{path} belongs to another {' and '.join(other)}; "
+                "choose another --out or delete it"
             )
-        tensors = load_file(path)
         self.network.load_state_dict(
             {k[8:]: v for k, v in tensors.items() if k.startswith("network.")}, strict=True
         )
