@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -122,9 +124,15 @@ def test_a_wrong_input_is_an_error(op: LinearOp, seed: int) -> None:
 
 @pytest.mark.parametrize("op", [p for p in OPS if p.values[0].format != "bf16"])
 def test_rounding_to_four_bits_is_what_the_error_is(op: LinearOp, seed: int) -> None:
-    # Output error against float weights, Gaussian: the formats' own, plus int8's 0.9% at most.
+    # White inputs pass the weight's own relative error on as it is; int8 adds at most 0.9%. Over
+    # 16 x 256 random inputs the ratio spread by under 6% in 2 000 draws, 15% is allowed.
     rng = np.random.default_rng(seed)
-    w, x = draw(rng, (256, 256)) / 16, torch.from_numpy(rng.standard_normal((16, 256))).float()
+    # Rows of one scale: with `draw`'s, a few rows make up the norm and the ratio spreads by 5%.
+    w, x = (
+        torch.from_numpy(rng.standard_normal(shape)).float() for shape in ((256, 256), (16, 256))
+    )
     exact = x @ w.t()
-    error = float((op(x, oracle.quantize(w, op.format)) - exact).norm() / exact.norm())
-    assert error < {"nvfp4": 0.105, "mxfp4": 0.125, "int4-g128": 0.125}[op.format]
+    weight = oracle.quantize(w, op.format)
+    error = float((op(x, weight) - exact).norm() / exact.norm())
+    own = float((weight.dequantize() - w).norm() / w.norm())
+    assert 0.85 * own < error < 1.15 * math.hypot(own, 0.009)
