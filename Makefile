@@ -8,7 +8,6 @@ SHELL := bash
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.wmrt-setup
-CODE := wmrt kernels quant envs service tests tools
 
 DRIVE_ARGS ?= --recipe nvfp4 --episodes 3 --out out/drive
 PYTEST_ARGS ?=
