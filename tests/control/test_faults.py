@@ -15,7 +15,9 @@ from tests.control.faults import CONTAINERS, SCALARS, Weather, raising
 from tests.control.support import STATE, Bench, FakePolicy, answer, constant
 from tests.safety.support import PERIOD
 from wmrt.control import Channel
+from wmrt.control.intake import Intake
 from wmrt.core.errors import SafetyError
+from wmrt.model.schema import StateSchema, numeric, vector
 from wmrt.safety import Breakers, State
 
 FULL = os.environ.get("WMRT_FULL") == "1"
@@ -188,3 +190,20 @@ def test_anything_in_and_anything_from_the_policy(stream: list[tuple[Any, Any]])
     for observed, _ in stream:
         bench.act(STATE | observed if isinstance(observed, dict) else observed)
         bench.act()
+
+
+def test_an_unreadable_part_of_a_vector_is_unknown_to_policy_and_channels() -> None:
+    schema = StateSchema(
+        {"v": numeric("m/s", 0, 10), "pose": vector(3, "m", -1, 1)}, neutral=(0.0, 0.0)
+    )
+    intake = Intake(schema, None)
+    for pose, read in (
+        ([0.25, math.nan, 0.5], [0.25, None, 0.5]),
+        ([0, "junk", 0.5], [0.0, None, 0.5]),
+        ([1, 2], [None] * 3),
+        ("zz", [None] * 3),
+    ):
+        state = intake.read({"v": 1.0, "pose": pose}, 0).state
+        assert state is not None
+        seen = state["pose"]
+        assert (list(seen) if seen is not None else [None] * 3) == read, pose

@@ -146,6 +146,8 @@ def test_learning_rate_warms_up_and_falls_to_two_percent() -> None:
 def test_occlusion_without_sensor_groups_is_refused(seed: int) -> None:
     with pytest.raises(UsageError, match="names no sensor groups"):
         trainer_for(episodes(4), seed, OCCLUDED, groups=())
+    with pytest.raises(UsageError, match=r"occlusion_dwell 0\.5: .* at least one step"):
+        trainer_for(episodes(4), seed, replace(QUICK, occlusion_dwell=0.5))
 
 
 def test_divergence_is_told_at_its_iteration(seed: int) -> None:

@@ -58,15 +58,17 @@ class Intake:
             faults += self._timing(now_ns, captured_ns)
         try:
             state = self._find(obs)
-            _, issues = self._schema.quantize(state)
+            q, issues = self._schema.quantize(state)
         except Exception:  # not a mapping, or one that raises when it is read
             finding = Finding("", "container", describe(obs), "a mapping of field names to values")
             return Observation(None, (*faults, finding), ())
         faults += [_finding(issue) for issue in issues if issue.invalid]
         notes = self._notes(issues)
-        for issue in issues:
-            if issue.kind in _UNREADABLE and issue.field in state:
-                state[issue.field] = None
+        # A vector's issue names the component, "pose[1]"; its field is what the state holds.
+        unreadable = {i.field.partition("[")[0] for i in issues if i.kind in _UNREADABLE}
+        if unreadable:
+            readable = self._schema.decode(q)
+            state.update({name: readable.get(name) for name in unreadable & state.keys()})
         return Observation(None if faults else state, tuple(faults), notes)
 
     def _find(self, obs: Any) -> dict[str, Any]:

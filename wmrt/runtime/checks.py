@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
@@ -13,31 +16,30 @@ from wmrt.core.types import ActionSpec
 
 def resolve_device(name: str) -> torch.device:
     """The torch device; `UsageError` for another kind, `UnsupportedError` for one not here."""
-    try:
-        device = torch.device(name)
-        known = device.type in ("cpu", "cuda")
-    except (RuntimeError, TypeError):
-        known = False
-    if not known:
+    # Read here, not by torch: it keeps the index in 8 bits, so cuda:256 would run on cuda:0.
+    match = re.fullmatch(r"cpu|cuda(?::(\d+))?", name) if isinstance(name, str) else None
+    if match is None:
         raise UsageError(f"device {name!r} is unknown; use cpu, cuda or cuda:N")
-    found = torch.cuda.device_count() if device.type == "cuda" else 0
-    if device.type == "cuda" and (device.index or 0) >= found:
+    found = torch.cuda.device_count() if name != "cpu" else 0
+    if name != "cpu" and int(match[1] or 0) >= found:
         raise UnsupportedError(
             f"device {name!r} was asked for, but torch sees "
             f"{f'{found} of them' if found else 'no CUDA device'}; use cpu"
         )
-    return device
+    return torch.device(name)
 
 
 def check_action(action: ArrayLike, spec: ActionSpec) -> tuple[float, ...]:
     """An action as floats; `StateError` unless it is one number in [-1, 1] per dimension."""
-    try:
-        values = tuple(float(a) for a in action)  # type: ignore[union-attr,arg-type]
-    except (TypeError, ValueError):
-        values = ()
+    values: tuple[float, ...] = ()
+    if not isinstance(action, (str, bytes, Mapping)):
+        try:
+            values = tuple(float(a) for a in action)  # type: ignore[union-attr,arg-type]
+        except (TypeError, ValueError, OverflowError):
+            values = ()
     if len(values) != len(spec) or not all(-1.0 <= a <= 1.0 for a in values):
         raise StateError(
-            f"previous_action {action!r:.80}: expected {len(spec)} numbers "
+            f"previous_action {' '.join(repr(action).split())[:80]}: expected {len(spec)} numbers "
             f"({', '.join(spec.names)}) in [-1, 1]"
         )
     return values
@@ -50,7 +52,7 @@ def check_plan(actions: ArrayLike, spec: ActionSpec) -> Tensor:
     """
     try:
         plan = torch.from_numpy(np.array(actions, np.float32))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"actions are no array of numbers: {error}") from None
     plan = plan.unsqueeze(0) if plan.ndim == 2 else plan
     if plan.ndim != 3 or plan.shape[-1] != len(spec) or not plan.numel():

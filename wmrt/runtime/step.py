@@ -17,7 +17,7 @@ class Step:
 
     Attributes:
         action: float32[A] in [-1, 1], the action for now.
-        chunk: float32[H, A], the next H actions; row 0 is ``action`` without exploration noise.
+        chunk: float32[H, A], the next H actions; row 0 is ``action`` before sampling and noise.
         packed: the chunk as ActionQuant bytes, for transport.
         predicted: the state expected one period after ``action``; None where it expects unknown.
         reward: expected reward of that step, in the training environment's unit.

@@ -64,6 +64,11 @@ class Trainer:
     def __init__(
         self, network: Network, data: Recording, config: TrainConfig, groups: Tensor
     ) -> None:
+        if 0 < config.occlusion_dwell < 1:
+            raise UsageError(
+                f"occlusion_dwell {config.occlusion_dwell}: a sensor group stays off or on for at "
+                "least one step"
+            )
         if config.occlusion_dwell > 0 and groups.numel() == 0:
             raise UsageError("occlusion was asked for, but the recording names no sensor groups")
         self.network, self.data, self.config, self.groups = network, data, config, groups

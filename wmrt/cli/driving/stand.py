@@ -9,7 +9,7 @@ from wmrt.cli.driving.arms import CONTROL_ARMS, POLICIES, Guard, make_arm
 from wmrt.cli.driving.environment import open_environment
 from wmrt.cli.driving.episode import Arm
 from wmrt.control import Channel, Policy
-from wmrt.core.errors import CheckpointError
+from wmrt.core.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
     from wmrt.model.checkpoint import Checkpoint
@@ -79,6 +79,10 @@ def set_up(plan: Plan, *, film: bool = False) -> Stand:
 
 
 def _control_arm(plan: Plan, env: Any) -> Stand:
+    if plan.device != "cpu":
+        raise UsageError(
+            f"--device {plan.device}: {plan.arm} has no model to put there; leave it out"
+        )
     guarded = plan.breakers and plan.arm != "random"
     guard = Guard(deadline=plan.deadline) if guarded else None
     account = Account(
@@ -104,7 +108,9 @@ def _model_arm(plan: Plan, env: Any) -> Stand:
         torch.set_num_threads(plan.threads)
     checkpoint = _checkpoint(plan, env)
     packed = checkpoint.quantization is not None
-    recipe = plan.recipe or (None if packed else DEFAULT_RECIPE)
+    recipe = plan.recipe
+    if recipe is None and not packed:
+        recipe = DEFAULT_RECIPE
     model = WorldModel.from_checkpoint(checkpoint, recipe=recipe, device=plan.device)
     report = model.report()
     account = Account(
