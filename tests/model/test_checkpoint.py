@@ -161,6 +161,13 @@ def test_trailing_bytes(saved: Path) -> None:
     assert "not a valid safetensors file" in error_of(saved)
 
 
+def test_another_size_than_recorded(saved: Path) -> None:
+    config = json.loads((saved / "config.json").read_text())
+    config["weights"]["model.safetensors"]["bytes"] += 1
+    (saved / "config.json").write_text(json.dumps(config))
+    assert "copy both again" in error_of(saved)
+
+
 def test_one_extra_tensor_is_named(saved: Path) -> None:
     rewrite_weights(saved, lambda t: t.update(extra=torch.zeros(2)))
     assert "unexpected tensors: extra" in error_of(saved)

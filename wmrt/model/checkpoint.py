@@ -147,6 +147,11 @@ def _map_tensors(weights: Path, config: CheckpointConfig) -> dict[str, Tensor]:
         ) from None
     except CheckpointError as error:
         raise CheckpointError(f"{weights}: {error}") from None
+    if size != config.weights_bytes:  # last: what the tensors say is worth more to the reader
+        raise CheckpointError(
+            f"{weights}: {size} bytes, {CONFIG_FILE} records {config.weights_bytes}; "
+            "copy both again"
+        )
     return tensors
 
 
