@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wmrt.core.errors import UsageError
+from wmrt.core.parent import exit_with_parent
 from wmrt.core.seeds import require_training_seeds
 from wmrt.core.types import ActionSpec
 from wmrt.model.schema import StateSchema
@@ -247,7 +248,7 @@ def collect(
     progress(len(shards) - len(missing), len(shards))
     if not missing:
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, get_context("spawn"), exit_with_parent) as pool:
         futures = [pool.submit(collect_shard, env_id, shard, checkpoint) for shard in missing]
         for done, future in enumerate(as_completed(futures), len(shards) - len(missing) + 1):
             yield future.result()

@@ -8,6 +8,7 @@ from multiprocessing import get_context
 
 from wmrt.cli.driving.episode import Episode, Outcome, drive_episode
 from wmrt.cli.driving.stand import Plan, Stand, set_up
+from wmrt.core.parent import exit_with_parent
 
 #: (episodes done, as a fraction): for the progress bar.
 OnProgress = Callable[[float], object]
@@ -50,6 +51,7 @@ def drive_in_processes(
 
 def _start(plan: Plan) -> None:
     global _stand
+    exit_with_parent()
     _stand = set_up(plan)
 
 
