@@ -43,6 +43,13 @@ def test_off_half_the_time_with_the_dwell_asked_for(dwell: float, seed: int) -> 
         assert abs((off == other).mean() - 0.5) < 6 * 0.5 / np.sqrt(independent / 2)
 
 
+def test_a_window_may_begin_in_the_dark(seed: int) -> None:
+    batch, groups = batch_of(seed, 400, 2), group_mask(SCHEMA, GROUPS)
+    seen = occlude(batch, groups, 50.0, torch.Generator().manual_seed(seed))
+    off = float((seen.codes[:, 0, 1] == 0).float().mean())
+    assert abs(off - 0.5) < 6 * 0.5 / np.sqrt(400)
+
+
 def test_what_is_hidden_is_unknown_and_everything_else_is_as_it_was(seed: int) -> None:
     batch = batch_of(seed, 16, 40)
     codes, values = batch.codes.clone(), batch.values.clone()

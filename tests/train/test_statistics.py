@@ -76,6 +76,9 @@ def test_components_of_a_vector_share_their_knots() -> None:
 def test_changes_are_the_median_of_those_that_happened() -> None:
     made = episodes(10)
     made[0].q[7, 1] = UNKNOWN
+    for e in made:
+        if e.terminated:
+            e.q[-1, :2] = 1000, 400  # as far as the fields reach
     network = Network(SCHEMA, CONFIG, ACTIONS)
     fit_changes(network, Recording.build(made, SCHEMA))
     head = network.dynamics
