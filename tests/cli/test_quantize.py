@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
+from tests.cli.calls import line, run
 from tests.runtime.models import states, tiny
 from wmrt.cli.main import main
 from wmrt.model.checkpoint import load_checkpoint, save_checkpoint
 from wmrt.runtime import WorldModel
-
-
-@pytest.fixture
-def folder(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    save_checkpoint(tmp_path / "model", tiny(seed), card="# the original")
-    return tmp_path / "model"
-
-
-def line(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one line of a refused request."""
-    capsys.readouterr()
-    assert main(arguments) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "Traceback" not in error
-    return error
-
-
-def run(json_path: Path, *arguments: str) -> dict[str, Any]:
-    assert main([*arguments, "--json", str(json_path)]) == 0
-    document: dict[str, Any] = json.loads(json_path.read_text())
-    return document
 
 
 @pytest.mark.parametrize("recipe", ["nvfp4", "mxfp4", "w4a8"])

@@ -155,14 +155,19 @@ class Encoder:
             return _NAN
         return reading
 
+    def _text(self, value: Any, i: int, notes: dict[int, Issue]) -> Any:
+        """A category's or flag's value as text, None if it has none; _MISSING, with a note, if it
+        is absent or says that it is unknown."""
+        text = None if value is _MISSING else attempt(to_text, value)
+        if value is _MISSING or value is None or text in ("", "unknown"):
+            notes[i] = (self._missing if value is _MISSING else self._empty)[i]
+            return _MISSING
+        return text
+
     def _category(self, value: Any, i: int, table: dict[str, int], notes: dict[int, Issue]) -> int:
         """Code of a category value that is no plain known string; 0 and a note if unknown."""
-        if value is _MISSING:
-            notes[i] = self._missing[i]
-            return 0
-        text = attempt(to_text, value)
-        if value is None or text in ("", "unknown"):
-            notes[i] = self._empty[i]
+        text = self._text(value, i, notes)
+        if text is _MISSING:
             return 0
         code = 0 if text is None else table.get(text, 0)
         if not code:
@@ -171,12 +176,8 @@ class Encoder:
 
     def _flag(self, value: Any, i: int, notes: dict[int, Issue]) -> int:
         """Code of a flag that is no plain bool; 0 and a note if unknown."""
-        if value is _MISSING:
-            notes[i] = self._missing[i]
-            return 0
-        text = attempt(to_text, value)
-        if value is None or text in ("", "unknown"):
-            notes[i] = self._empty[i]
+        text = self._text(value, i, notes)
+        if text is _MISSING:
             return 0
         if text is not None:
             code = FLAG_TEXTS.get(text, 0)

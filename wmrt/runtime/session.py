@@ -54,7 +54,7 @@ class Session:
 
     Args:
         network: in eval mode, packed or not; shared between sessions.
-        seed: of this session's own generator (sampling, exploration, random selector).
+        seed: of a generator of its own (sampling, exploration, random selector).
         action_noise: standard deviation of exploration noise on the action, 0 for none.
         sample, temperature: sample the action bins instead of decoding the mode.
     """
