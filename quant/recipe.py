@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import fnmatch
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from wmrt.core.errors import QuantizationError, UsageError
 from wmrt.quant.formats import block_format
+from wmrt.quant.steps import Step, check_steps, step_from_json
 
 ACTIVATIONS = ("int8-g32", "bf16")
 
@@ -18,14 +19,15 @@ class Recipe:
 
     * `weight_format`: a name in `formats.FORMATS`, or ``bf16``
     * `activation`: ``int8-g32`` (dynamic, one float32 scale per 32 along K) or ``bf16``
-    * `scale`: how a block scale is chosen; ``rtn`` is the format's own rule
+    * `steps`: how the codes are found (`wmrt.quant.steps`); none is round to nearest. They shape
+      the numbers stored, not how they are read: the kernels are the same
     * `exclude`: globs over module names; a linear that matches stays bf16
     """
 
     name: str
     weight_format: str
     activation: str
-    scale: str = "rtn"
+    steps: tuple[Step, ...] = ()
     exclude: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -35,13 +37,35 @@ class Recipe:
             raise QuantizationError(
                 f"unknown activation format {self.activation!r}; use {' or '.join(ACTIVATIONS)}"
             )
-        if self.scale != "rtn":
-            raise QuantizationError(f"unknown scale method {self.scale!r}; the one there is: rtn")
+        check_steps(self.steps, self.weight_format)
 
     @property
     def packs(self) -> bool:
         """Whether weights become 4-bit codes (false for bf16)."""
         return self.weight_format != "bf16"
+
+    @property
+    def needs_data(self) -> bool:
+        """Whether a step reads recorded episodes."""
+        return any(step.needs_data for step in self.steps)
+
+    @property
+    def method(self) -> str:
+        """The steps as `parse_steps` reads them."""
+        return ",".join(step.kind for step in self.steps) or "rtn"
+
+    def executes(self, other: Recipe) -> bool:
+        """Whether stored weights of `other` run under this name: same formats, whatever found the
+        codes and whatever stayed bf16."""
+        mine, theirs = (
+            (self.weight_format, self.activation),
+            (other.weight_format, other.activation),
+        )
+        return mine == theirs
+
+    def with_(self, **changes: Any) -> Recipe:
+        """A copy with some values changed."""
+        return replace(self, **changes)
 
     def excludes(self, module: str) -> bool:
         """Whether the linear called `module` stays bf16."""
@@ -49,15 +73,28 @@ class Recipe:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, as a checkpoint's configuration stores them."""
-        return {**asdict(self), "exclude": list(self.exclude)}
+        return {
+            "name": self.name,
+            "weight_format": self.weight_format,
+            "activation": self.activation,
+            "steps": [step.to_json() for step in self.steps],
+            "exclude": list(self.exclude),
+        }
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Recipe:
+    def from_json(cls, data: object) -> Recipe:
         """Inverse of `to_json`; `QuantizationError` names unknown or missing keys."""
-        try:
-            return cls(**{**data, "exclude": tuple(data.get("exclude", ()))})
-        except TypeError as error:
-            raise QuantizationError(f"not a recipe: {error}") from None
+        if not isinstance(data, dict):
+            raise QuantizationError(f"not a recipe: {data!r:.200}")
+        names = [field.name for field in fields(cls)]
+        missing, unknown = set(names) - data.keys(), data.keys() - set(names)
+        if missing or unknown:
+            raise QuantizationError(
+                f"not a recipe: missing {sorted(missing)}, unknown {sorted(unknown)}; "
+                f"a recipe has {', '.join(names)}"
+            )
+        steps = tuple(step_from_json(step) for step in data["steps"])
+        return cls(**{**data, "steps": steps, "exclude": tuple(data["exclude"])})
 
 
 RECIPES = {

@@ -8,6 +8,7 @@ import pytest
 
 from wmrt.core.errors import QuantizationError, UsageError
 from wmrt.quant import RECIPES, Recipe, get_recipe
+from wmrt.quant.steps import FourOverSix, Gptq, Hadamard
 
 
 def test_the_recipes_there_are() -> None:
@@ -38,7 +39,8 @@ def test_exclude_is_a_glob_over_module_names() -> None:
 
 
 def test_json_round_trip() -> None:
-    for recipe in (*RECIPES.values(), Recipe("mine", "nvfp4", "bf16", exclude=("a.*", "b"))):
+    own = Recipe("mine", "nvfp4", "bf16", (Hadamard(3), FourOverSix(), Gptq(0.05)), ("a.*", "b"))
+    for recipe in (*RECIPES.values(), own):
         assert Recipe.from_json(json.loads(json.dumps(recipe.to_json()))) == recipe
 
 
@@ -47,7 +49,14 @@ def test_refusals() -> None:
         Recipe("mine", "nvfp4", "int8")
     with pytest.raises(QuantizationError, match="unknown weight format 'fp8'"):
         Recipe("mine", "fp8", "bf16")
-    with pytest.raises(QuantizationError, match="rtn"):
-        Recipe("mine", "nvfp4", "bf16", scale="gptq")
-    with pytest.raises(QuantizationError, match="not a recipe"):
+    with pytest.raises(QuantizationError, match=r"missing \['activation'.*unknown \['bits'\]"):
         Recipe.from_json({"name": "mine", "weight_format": "nvfp4", "bits": 4})
+
+
+def test_what_found_the_codes_does_not_decide_who_may_run_them() -> None:
+    nvfp4 = RECIPES["nvfp4"]
+    calibrated = nvfp4.with_(steps=(FourOverSix(), Gptq()), exclude=("*.down",))
+    assert nvfp4.executes(calibrated) and calibrated.executes(nvfp4)
+    assert calibrated.method == "four-over-six,gptq" and nvfp4.method == "rtn"
+    assert calibrated.needs_data and not nvfp4.needs_data
+    assert not nvfp4.executes(RECIPES["nvfp4-a16"]) and not nvfp4.executes(RECIPES["mxfp4"])

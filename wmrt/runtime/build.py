@@ -81,7 +81,7 @@ def build_network(
     """
     stored = _stored_recipe(checkpoint)
     wanted = stored or get_recipe("bf16") if recipe is None else get_recipe(recipe)
-    if stored is not None and wanted != stored:
+    if stored is not None and not wanted.executes(stored):
         raise UsageError(
             f"the checkpoint is packed as {stored.name}; it cannot run {wanted.name}: "
             f"load the bf16 checkpoint for that, or ask for {stored.name}"
@@ -89,7 +89,7 @@ def build_network(
     network = _load(checkpoint, stored)
     if stored is None:
         pack_network(network, wanted)
-    return Built(network.to(device).eval(), wanted)
+    return Built(network.to(device).eval(), stored or wanted)
 
 
 def float_network(checkpoint: Checkpoint) -> Network:

@@ -1,0 +1,173 @@
+"""Steps of a recipe: how its 4-bit codes are found, one typed record a method.
+
+Three phases, always in this order, however many of each the phase allows:
+
+1. transforms rewrite the float network without changing what it computes, so that it rounds better:
+   `Hadamard` once, then one of `Awq` and `SmoothQuant`
+2. scale choices pick each block's scale: `FourOverSix` or `Clip`, at most one; without one the
+   format's own rule holds
+3. rounding picks the codes under those scales: `Gptq`; without it every element goes to nearest
+
+No step at all is round to nearest (RTN). What a step needs beyond the weights, recorded episodes,
+`needs_data` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from wmrt.core.errors import QuantizationError
+
+
+@dataclass(frozen=True)
+class Step:
+    """Base of all steps. `kind` is its name in JSON and on the command line."""
+
+    kind: ClassVar[str]
+    phase: ClassVar[int]
+    rank: ClassVar[int] = 0
+    needs_data: ClassVar[bool] = True
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class Hadamard(Step):
+    """Rotate the residual stream and each value head by a Hadamard matrix with random signs,
+    absorbed into the weights on both sides (QuaRot, Ashkboos et al. 2024, section 4.1: R1 and the
+    offline half of the value rotation). Nothing is added at run time."""
+
+    kind: ClassVar[str] = "hadamard"
+    phase: ClassVar[int] = 1
+    needs_data: ClassVar[bool] = False
+
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Awq(Step):
+    """Per-channel scales by mean activation magnitude to a searched power, folded into what writes
+    the channel (AWQ, Lin et al. 2024). `grid` powers between 0 and 1 are tried."""
+
+    kind: ClassVar[str] = "awq"
+    phase: ClassVar[int] = 1
+    rank: ClassVar[int] = 1
+
+    grid: int = 20
+
+    def __post_init__(self) -> None:
+        if self.grid < 1:
+            raise QuantizationError(f"awq grid must be at least 1, got {self.grid}")
+
+
+@dataclass(frozen=True)
+class SmoothQuant(Step):
+    """Per-channel scales amax(x)^alpha / amax(w)^(1 - alpha), folded the same way (SmoothQuant,
+    Xiao et al. 2023, equation 4); alpha None tries 0.05 to 0.95 and keeps the best per fold."""
+
+    kind: ClassVar[str] = "smoothquant"
+    phase: ClassVar[int] = 1
+    rank: ClassVar[int] = 1
+
+    alpha: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.alpha is not None and not 0.0 <= self.alpha <= 1.0:
+            raise QuantizationError(f"smoothquant alpha must be 0 to 1, got {self.alpha}")
+
+
+@dataclass(frozen=True)
+class FourOverSix(Step):
+    """Per block, the scale that maps its largest magnitude to 6 or the one that maps it to 4,
+    whichever leaves the smaller squared error; nvfp4 only (Cook et al. 2025)."""
+
+    kind: ClassVar[str] = "four-over-six"
+    phase: ClassVar[int] = 2
+    needs_data: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class Clip(Step):
+    """Per block, the scale among `grid` between `lowest` and 1 times the format's own with the
+    smallest squared error; with `weighted`, errors count by mean squared activation, which needs
+    data."""
+
+    kind: ClassVar[str] = "clip"
+    phase: ClassVar[int] = 2
+    needs_data: ClassVar[bool] = True
+
+    grid: int = 24
+    lowest: float = 0.6
+    weighted: bool = True
+
+    def __post_init__(self) -> None:
+        if self.grid < 2 or not 0.0 < self.lowest < 1.0:
+            raise QuantizationError(
+                "clip needs grid of at least 2 and lowest between 0 and 1, "
+                f"got {self.grid} and {self.lowest}"
+            )
+
+
+@dataclass(frozen=True)
+class Gptq(Step):
+    """Round column by column, each error spread over the columns still to come by the inverse
+    Hessian of the layer's inputs (GPTQ, Frantar et al. 2023, algorithm 1). `damp` is added to the
+    Hessian's diagonal as a share of its mean; `ordered` visits columns by falling diagonal."""
+
+    kind: ClassVar[str] = "gptq"
+    phase: ClassVar[int] = 3
+
+    damp: float = 0.01
+    ordered: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.damp < 1.0:
+            raise QuantizationError(f"gptq damp must be between 0 and 1, got {self.damp}")
+
+
+STEPS: dict[str, type[Step]] = {
+    kind.kind: kind for kind in (Hadamard, Awq, SmoothQuant, FourOverSix, Clip, Gptq)
+}
+
+
+def step_from_json(data: object) -> Step:
+    """Inverse of `Step.to_json`; `QuantizationError` names what is unknown."""
+    if not isinstance(data, dict) or data.get("kind") not in STEPS:
+        raise QuantizationError(f"not a step: {data!r:.200}; steps are {', '.join(STEPS)}")
+    try:
+        return STEPS[data["kind"]](**{k: v for k, v in data.items() if k != "kind"})
+    except TypeError as error:
+        raise QuantizationError(f"step {data['kind']}: {error}") from None
+
+
+def parse_steps(text: str) -> tuple[Step, ...]:
+    """``hadamard,clip,gptq`` -> steps with their defaults; ``rtn`` is none of them."""
+    names = [name.strip() for name in text.split(",")]
+    if names == ["rtn"]:
+        return ()
+    unknown = [name for name in names if name not in STEPS]
+    if unknown:
+        raise QuantizationError(
+            f"unknown steps {', '.join(map(repr, unknown))}; give rtn alone, "
+            f"or some of {', '.join(STEPS)}"
+        )
+    return tuple(STEPS[name]() for name in names)
+
+
+def check_steps(steps: Sequence[Step], weight_format: str) -> None:
+    """Raise `QuantizationError` unless the steps are in order, allowed together, and for the
+    format."""
+    kinds = [step.kind for step in steps]
+    order = [(step.phase, step.rank) for step in steps]
+    if order != sorted(set(order)):
+        raise QuantizationError(
+            f"steps {', '.join(kinds)}: at most one each of hadamard; awq or smoothquant; "
+            "four-over-six or clip; gptq; in this order"
+        )
+    if "four-over-six" in kinds and weight_format != "nvfp4":
+        raise QuantizationError(f"four-over-six is for nvfp4 weights, not {weight_format}")
+    if kinds and weight_format == "bf16":
+        raise QuantizationError(f"steps {', '.join(kinds)} round weights; bf16 rounds none")
