@@ -72,6 +72,29 @@ def test_the_packed_weight_is_quantize_s(name: str, seed: int) -> None:
     assert got.global_scale == want.global_scale and got.codes is linear.codes
 
 
+@pytest.mark.parametrize("name", PACKED)
+def test_a_quantized_weight_given_is_held(name: str, seed: int) -> None:
+    linear, other, x = layer(seed), layer(seed + 1), inputs(seed, 2, 96)
+    assert other.weight is not None
+    given = quantize(other.weight, RECIPES[name].weight_format)
+    assert linear.pack(name, quantized=given).quantized() is given
+    assert linear.codes is given.codes and torch.equal(linear(x), other.pack(name)(x))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_quantized_weight_of_another_linear_is_refused(name: str, seed: int) -> None:
+    linear = layer(seed)
+    other = "mxfp4" if RECIPES[name].weight_format == "nvfp4" else "nvfp4"
+    wrong = [quantize(torch.zeros(40, 96), other)]
+    if name in PACKED:
+        form = RECIPES[name].weight_format
+        wrong += [quantize(torch.zeros(shape), form) for shape in ((96, 40), (40, 95), (39, 96))]
+    for given in wrong:
+        with pytest.raises(QuantizationError, match=r"takes .* \[40, 96\] under"):
+            linear.pack(name, quantized=given)
+    assert linear.recipe is None and list(linear.state_dict()) == ["weight"]
+
+
 def test_bf16_rounds_weight_and_input_only(seed: int) -> None:
     linear, x = layer(seed, 256, 64), inputs(seed, 4, 256)
     assert linear.weight is not None

@@ -56,21 +56,30 @@ class Linear(nn.Module):
         held = [*self.parameters(recurse=False), *self.buffers(recurse=False)]
         return sum(t.numel() * t.element_size() for t in held)
 
-    def pack(self, recipe: str | Recipe, implementation: str = "reference") -> Linear:
+    def pack(
+        self,
+        recipe: str | Recipe,
+        implementation: str = "reference",
+        quantized: QuantizedTensor | None = None,
+    ) -> Linear:
         """Replace the float weight by what `recipe` stores, and pick its operator. Returns self.
 
-        Raises `QuantizationError` when packed already or when the weight cannot be quantized.
+        With `quantized`, a weight of the recipe's format and this layer's shape, that is held;
+        without, the float weight is rounded to nearest. Raises `QuantizationError` when packed
+        already, when the weight cannot be quantized, or when `quantized` is of something else.
         """
         chosen, op, weight = self._choose(recipe, implementation)
+        if quantized is not None:
+            self._require_mine(chosen, quantized)
         if not chosen.packs:
             if not bool(torch.isfinite(weight).all()):
                 raise QuantizationError("the weight holds NaN or infinity; bf16 would keep it")
             self.weight = nn.Parameter(weight.detach().to(torch.bfloat16), requires_grad=False)
         else:
-            quantized = quantize(weight, chosen.weight_format)
+            held = quantize(weight, chosen.weight_format) if quantized is None else quantized
             self.weight = None
-            self._hold(quantized.tensors())
-            self._packed = quantized
+            self._hold(held.tensors())
+            self._packed = held
         self.recipe, self._op = chosen, op
         return self
 
@@ -103,6 +112,14 @@ class Linear(nn.Module):
         chosen = get_recipe(recipe)
         op = pick(chosen.weight_format, chosen.activation, implementation)
         return chosen, op, self.weight
+
+    def _require_mine(self, recipe: Recipe, quantized: QuantizedTensor) -> None:
+        mine = (recipe.weight_format, (self.out_features, self.in_features))
+        if (quantized.format, tuple(quantized.shape)) != mine:
+            raise QuantizationError(
+                f"this linear takes {mine[0]} {list(mine[1])} under {recipe.name}, "
+                f"got {quantized.format} {list(quantized.shape)}"
+            )
 
     def _hold(self, tensors: Mapping[str, Tensor]) -> None:
         for name, tensor in tensors.items():
