@@ -13,7 +13,7 @@ from torch import Tensor
 from tests.model.networks import build, schemas, stream
 from tests.train.toys import ACTIONS, CONFIG, SCHEMA, episodes, network_for
 from wmrt.model.heads import Prediction
-from wmrt.model.network import Network
+from wmrt.model.network import Network, Sequence
 from wmrt.train.dataset import Batch, Recording, window_batch
 from wmrt.train.losses import (
     LossWeights,
@@ -205,7 +205,7 @@ def test_distillation_pulls_the_selector_towards_attention(seed: int) -> None:
         _, sequence = network(
             batch.codes[:, :-1], batch.values[:, :-1], batch.previous, keep_attention=True
         )
-        loss = distill_loss(sequence, batch.mask, 5)
+        loss = distill_loss(sequence, batch.mask, 5, CONFIG.window)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -213,7 +213,28 @@ def test_distillation_pulls_the_selector_towards_attention(seed: int) -> None:
     assert min(seen) >= 0 and seen[-1] < 0.9 * seen[0]
     assert all(torch.equal(a, b) for a, b in zip(before, network.blocks.parameters(), strict=True))
     with torch.no_grad():
-        assert float(distill_loss(sequence, torch.zeros_like(batch.mask), 5)) == 0.0
+        assert float(distill_loss(sequence, torch.zeros_like(batch.mask), 5, CONFIG.window)) == 0.0
+
+
+def test_distillation_is_over_the_window_that_attention_sees(seed: int) -> None:
+    """Against a loop over rows, positions and their visible past, with steps beyond the window."""
+    generator = torch.Generator().manual_seed(seed)
+    window, steps, rows = 5, 13, 2
+    scores = torch.randn(3, steps, steps, generator=generator)
+    q, k = (torch.randn(3, heads, steps, 8, generator=generator) for heads in (4, 2))
+    index = torch.arange(steps)
+    sequence = Sequence(torch.empty(0), scores, index[:, None] - index[None, :], [(q, k)])
+    mask = torch.ones(3, steps)
+    expected = []
+    for b, t in ((b, t) for b in range(rows) for t in range(1, steps)):
+        seen = range(max(0, t - window + 1), t + 1)
+        keys = k[b, :, seen].repeat_interleave(2, 0)  # 4 heads read 2 keys
+        weights = (torch.einsum("hd,hnd->hn", q[b, :, t], keys) / 8**0.5).softmax(-1)
+        teacher = weights.mean(0)[:-1] / weights.mean(0)[:-1].sum()
+        student = scores[b, t, seen[:-1]].log_softmax(-1)
+        expected.append(float((teacher * (teacher.log() - student)).sum()))
+    found = float(distill_loss(sequence, mask, rows, window))
+    assert math.isclose(found, math.fsum(expected) / len(expected), rel_tol=1e-4)
 
 
 @pytest.mark.parametrize("selector", ["learned", "full", "recent", "random"])

@@ -51,17 +51,18 @@ def action_loss(logits: Tensor, target: Tensor, mask: Tensor) -> Tensor:
     return _mean(now, mask) + 0.5 * _mean(later, mask)
 
 
-def distill_loss(sequence: Sequence, mask: Tensor, rows: int) -> Tensor:
+def distill_loss(sequence: Sequence, mask: Tensor, rows: int, window: int) -> Tensor:
     """KL of the selector's past distribution from full attention's mean probability over heads and
-    layers."""
+    layers, on the first ``rows`` rows. Both see what attention sees: the last ``window`` states."""
     age = sequence.age
-    past = (age > 0) & (age < age.shape[0] + 1)
+    past = (age > 0) & (age < window)
+    unseen = ~past & (age != 0)
     with torch.no_grad():
         total = torch.zeros_like(sequence.scores[:rows])
         for q, k in sequence.attention:
             k = k[:rows].repeat_interleave(q.shape[1] // k.shape[1], dim=1)
             logits = q[:rows] @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
-            total += logits.masked_fill(age < 0, float("-inf")).softmax(-1).mean(1)
+            total += logits.masked_fill(unseen, float("-inf")).softmax(-1).mean(1)
         teacher = total.masked_fill(~past, 0)
         teacher = teacher / teacher.sum(-1, keepdim=True).clamp(min=1e-6)
     student = sequence.scores[:rows].masked_fill(~past, -1e9).log_softmax(-1)
@@ -120,6 +121,7 @@ def compute(
     parts = {"action": action_loss(network.action_head(hidden), target, batch.mask)}
     parts |= dynamics_losses(network, hidden, batch)
     if distil:
-        parts["distill"] = distill_loss(sequence, batch.mask, max(1, batch.mask.shape[0] // 4))
+        rows = max(1, batch.mask.shape[0] // 4)
+        parts["distill"] = distill_loss(sequence, batch.mask, rows, network.config.window)
     total = torch.stack([getattr(weights, name) * part for name, part in parts.items()]).sum()
     return total, parts
