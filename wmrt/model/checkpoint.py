@@ -78,21 +78,25 @@ def save_checkpoint(folder: str | os.PathLike[str], checkpoint: Checkpoint, *, c
         card: text of ``README.md``, for people.
 
     Raises:
-        CheckpointError: the target holds other files, the card is empty, two tensors share memory,
-            or the configuration is not plain JSON data. The target is then as it was before.
+        CheckpointError: the target holds other files or cannot be written, the card is empty, two
+            tensors share memory, or the configuration is not plain JSON data. The target is then as
+            it was before.
     """
     target = Path(folder).absolute()
     if not card.strip():
         raise CheckpointError("card is empty; say what the model is and what it scores")
     require_replaceable(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.new-", dir=target.parent))
     try:
-        _write(staging, checkpoint, card)
-        staging.chmod(0o755)  # mkdtemp gives 0700
-        _swap_in(staging, target)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.new-", dir=target.parent))
+        try:
+            _write(staging, checkpoint, card)
+            staging.chmod(0o755)  # mkdtemp gives 0700
+            _swap_in(staging, target)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+    except OSError as error:
+        raise CheckpointError(f"{target} cannot be written: {error.strerror or error}") from None
 
 
 def load_checkpoint(
