@@ -32,7 +32,7 @@ class LinearOp:
 
 
 _OPS: dict[tuple[str, str, str], LinearOp] = {}
-_SHORT = {"int8-g32": "a8", "bf16": "a16"}
+_SHORT = {"int8-g32": "a8", "bf16": "a16", "int8-token": "int8", "fp8-token": "fp8"}
 
 
 def register(

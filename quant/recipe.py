@@ -10,7 +10,7 @@ from wmrt.core.errors import QuantizationError, UsageError
 from wmrt.quant.formats import block_format
 from wmrt.quant.steps import Step, check_steps, step_from_json
 
-ACTIVATIONS = ("int8-g32", "bf16")
+ACTIVATIONS = ("int8-g32", "bf16", "fp8-token", "int8-token")
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,8 @@ class Recipe:
     """One complete choice of weight format, activation format and what stays out.
 
     * `weight_format`: a name in `formats.FORMATS`, or ``bf16``
-    * `activation`: ``int8-g32`` (dynamic, one float32 scale per 32 along K) or ``bf16``
+    * `activation`: ``int8-g32`` (dynamic, one float32 scale per 32 along K), ``int8-token`` or
+      ``fp8-token`` (dynamic, one per token), or ``bf16``
     * `steps`: how the codes are found (`wmrt.quant.steps`); none is round to nearest. They shape
       the numbers stored, not how they are read: the kernels are the same
     * `exclude`: globs over module names; a linear that matches stays bf16
@@ -35,13 +36,13 @@ class Recipe:
             block_format(self.weight_format)
         if self.activation not in ACTIVATIONS:
             raise QuantizationError(
-                f"unknown activation format {self.activation!r}; use {' or '.join(ACTIVATIONS)}"
+                f"unknown activation format {self.activation!r}; use {', '.join(ACTIVATIONS)}"
             )
         check_steps(self.steps, self.weight_format)
 
     @property
     def packs(self) -> bool:
-        """Whether weights become 4-bit codes (false for bf16)."""
+        """Whether weights become codes with scales (false for bf16)."""
         return self.weight_format != "bf16"
 
     @property
@@ -104,6 +105,11 @@ RECIPES = {
         Recipe("nvfp4", "nvfp4", "int8-g32"),
         Recipe("mxfp4", "mxfp4", "int8-g32"),
         Recipe("w4a8", "int4-g128", "int8-g32"),
+        Recipe("w4a8-g64", "int4-g64", "int8-g32"),
+        Recipe("w4a8-g32", "int4-g32", "int8-g32"),
+        Recipe("w4a8-zp", "int4-g128-zp", "int8-g32"),
+        Recipe("fp8", "fp8-channel", "fp8-token"),
+        Recipe("int8", "int8-channel", "int8-token"),
         Recipe("nvfp4-a16", "nvfp4", "bf16"),
         Recipe("mxfp4-a16", "mxfp4", "bf16"),
     )

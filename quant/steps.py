@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from wmrt.core.errors import QuantizationError
+from wmrt.quant.formats import block_format
 
 
 @dataclass(frozen=True)
@@ -82,18 +83,35 @@ class SmoothQuant(Step):
 @dataclass(frozen=True)
 class FourOverSix(Step):
     """Per block, the scale that maps its largest magnitude to 6 or the one that maps it to 4,
-    whichever leaves the smaller squared error; nvfp4 only (Cook et al. 2025)."""
+    whichever leaves the smaller error; nvfp4 only (Cook et al. 2025).
+
+    `metric` is that error, squared (mse) or absolute (mae). `largest` is what the largest block
+    scale is stored as: 448, the end of E4M3, leaves the largest blocks no room to be raised; 256
+    does."""
 
     kind: ClassVar[str] = "four-over-six"
     phase: ClassVar[int] = 2
     needs_data: ClassVar[bool] = False
 
+    metric: str = "mse"
+    largest: float = 448.0
+
+    def __post_init__(self) -> None:
+        if self.metric not in ("mse", "mae") or self.largest not in (448.0, 256.0):
+            raise QuantizationError(
+                "four-over-six needs metric mse or mae, and largest 448 or 256, "
+                f"got {self.metric!r} and {self.largest}"
+            )
+
 
 @dataclass(frozen=True)
 class Clip(Step):
-    """Per block, the scale among `grid` between `lowest` and 1 times the format's own with the
-    smallest squared error; with `weighted`, errors count by mean squared activation, which needs
-    data."""
+    """Per block, the scale between `lowest` and `highest` times the format's own with the smallest
+    squared error; with `weighted`, errors count by mean squared activation, which needs data.
+
+    Only scales the format can store are tried: every E4M3 number in between, `grid` float16 ones
+    evenly apart, and for E8M0 half and twice the own one whatever the limits. Above 1 the largest
+    magnitude lands on a lower level, as in `FourOverSix`."""
 
     kind: ClassVar[str] = "clip"
     phase: ClassVar[int] = 2
@@ -101,13 +119,14 @@ class Clip(Step):
 
     grid: int = 24
     lowest: float = 0.6
+    highest: float = 1.6
     weighted: bool = True
 
     def __post_init__(self) -> None:
-        if self.grid < 2 or not 0.0 < self.lowest < 1.0:
+        if self.grid < 2 or not 0.0 < self.lowest < 1.0 <= self.highest <= 2.0:
             raise QuantizationError(
-                "clip needs grid of at least 2 and lowest between 0 and 1, "
-                f"got {self.grid} and {self.lowest}"
+                "clip needs grid of at least 2, lowest between 0 and 1 and highest from 1 to 2, "
+                f"got {self.grid}, {self.lowest} and {self.highest}"
             )
 
 
@@ -171,3 +190,8 @@ def check_steps(steps: Sequence[Step], weight_format: str) -> None:
         raise QuantizationError(f"four-over-six is for nvfp4 weights, not {weight_format}")
     if kinds and weight_format == "bf16":
         raise QuantizationError(f"steps {', '.join(kinds)} round weights; bf16 rounds none")
+    chosen = [step.kind for step in steps if step.phase > 1]
+    if chosen and block_format(weight_format).bits != 4:
+        raise QuantizationError(
+            f"steps {', '.join(chosen)} choose 4-bit codes; {weight_format} rounds to nearest"
+        )

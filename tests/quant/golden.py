@@ -5,8 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import torch
 
 ARRAYS = dict(np.load(Path(__file__).parents[1] / "golden" / "lowbit_golden.npz"))
+SETS = ("w", "wout", "edge", "tail")
+
+
+def weight(name: str) -> torch.Tensor:
+    """An input set, float32[R, K]."""
+    return torch.from_numpy(ARRAYS[f"x_{name}"])
 
 
 def nibbles(packed: np.ndarray) -> np.ndarray:
@@ -18,3 +25,8 @@ def differing(mine: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     """Which E2M1 nibbles differ, +0 and -0 being one value: bool[R, K]."""
     a, b = nibbles(mine), nibbles(theirs)
     return (a != b) & ~((a & 7 == 0) & (b & 7 == 0))
+
+
+def signs(mine: np.ndarray, theirs: np.ndarray) -> int:
+    """How many E2M1 nibbles differ in the sign of a zero alone."""
+    return int((nibbles(mine) != nibbles(theirs)).sum() - differing(mine, theirs).sum())

@@ -12,6 +12,7 @@ from torch import Tensor
 from wmrt.core.errors import QuantizationError
 from wmrt.quant import QuantizedTensor, quantize
 from wmrt.quant.formats import FORMATS, decode_scales
+from wmrt.quant.rules import Rules
 
 NAMES = tuple(FORMATS)
 ROUNDING = 8 * 2.0**-24  # float32 operations between a weight and its dequantized value
@@ -86,7 +87,7 @@ def test_quantizing_again_changes_nothing(name: str, columns: int, draw_seed: in
 @pytest.mark.parametrize("rule", ["floor", "even", "rceil", "ceil"])
 def test_scale_rules_bound_the_top(rule: str, seed: int) -> None:
     w = draw(seed, (64, 256))
-    q = quantize(w, "mxfp4", mx_rule=rule)
+    q = quantize(w, "mxfp4", rules=Rules(mx_scale=rule))
     top = float((w.double().abs() / step_sizes(q)).max())
     assert top <= {"floor": 8.0, "even": 7.0, "rceil": 6.0, "ceil": 4.0}[rule]
 
