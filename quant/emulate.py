@@ -1,0 +1,26 @@
+"""What a packed linear computes, by one float32 product: for calibration and for measuring.
+
+The operators of `wmrt.kernels` sum exact integer products block by block; rounding the input the
+same way and multiplying by the dequantized weight gives their result up to float32 summation order,
+20 to 50 times sooner for thousands of rows.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from wmrt.core.errors import QuantizationError
+from wmrt.quant.activations import GROUP, quantize_groups
+from wmrt.quant.formats import split
+
+
+def emulate_input(x: Tensor, activation: str) -> Tensor:
+    """float32[..., K] with every element as the operators of ``activation`` see it."""
+    if activation == "bf16":
+        return x.to(torch.bfloat16).float()
+    if activation == "int8-g32":
+        codes, scales = quantize_groups(x)
+        rounded = split(codes, GROUP) * scales.unsqueeze(-1)
+        return rounded.flatten(-2)[..., : x.shape[-1]]
+    raise QuantizationError(f"no rule for activations {activation!r}; there are bf16 and int8-g32")
