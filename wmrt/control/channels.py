@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from wmrt.control import settings
 from wmrt.control.convert import as_action
 from wmrt.control.protocol import Policy
 from wmrt.core.errors import SafetyError
@@ -36,6 +37,15 @@ class Channel:
     reset: Callable[[], object] | None = None
 
     def __post_init__(self) -> None:
+        settings.text("a channel's name", self.name)
+        where = f"channel {self.name!r}: "
+        settings.require(
+            callable(self.fn),
+            where + "fn",
+            "a function (state, previous action) -> action",
+            self.fn,
+        )
+        settings.function(where + "reset", self.reset, "()")
         if type(self.every) is not int or self.every < 1:
             raise SafetyError(
                 f"channel {self.name!r}: every must be at least 1, got {self.every!r}"
@@ -44,6 +54,7 @@ class Channel:
     @classmethod
     def from_policy(cls, name: str, policy: Policy) -> Channel:
         """A second model as a channel. It votes on every step, so that its memory has no gaps."""
+        settings.has_methods(f"channel {name!r}: policy", policy, ("step", "reset"))
         return cls(
             name, lambda state, previous: policy.step(state, previous).action, 1, policy.reset
         )
@@ -57,6 +68,8 @@ class Channels:
     """
 
     def __init__(self, channels: Sequence[Channel], size: int) -> None:
+        ok = isinstance(channels, Sequence) and all(isinstance(c, Channel) for c in channels)
+        settings.require(ok, "channels", "a sequence of Channel", channels)
         self._channels = tuple(channels)
         self._size = size
         names = [channel.name for channel in self._channels]

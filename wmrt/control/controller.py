@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wmrt.control import settings
 from wmrt.control.asking import ask
 from wmrt.control.channels import Channel, Channels
 from wmrt.control.defaults import default_limits
@@ -69,12 +70,14 @@ class Controller:
         clock: what the rate limits go by, read once per step. The default is the machine's
             monotonic clock; a loop that does not run in real time needs `StepClock`.
         timer: nanoseconds, for durations and the deadline.
-        robot: name in the record.
+        robot: name in the record of breakers that are not given.
         max_chunk_age: see above.
-        max_age: seconds an observation may be old, if `act` is told when it was captured.
+        max_age: seconds an observation may be old, if `act` is told when it was captured; default
+            any age.
 
     Raises:
-        SafetyError: settings that do not fit together.
+        SafetyError: an argument of a wrong type or out of its range, named with what is allowed, or
+            breakers for another policy or period.
     """
 
     def __init__(
@@ -93,36 +96,48 @@ class Controller:
         max_chunk_age: int = 3,
         max_age: float | None = None,
     ) -> None:
+        settings.policy("model", model)
+        period = settings.seconds("period", period)
+        limit = (
+            period if deadline is None else settings.seconds("deadline", deadline, infinite=True)
+        )
         self.model = model
         self.clock: Clock = SystemClock() if clock is None else clock
-        self.breakers = breakers or Breakers(
-            default_limits(model.schema, model.actions, period), robot=robot
-        )
-        self._check(model, period, deadline)
-        self._deadline_ns = (period if deadline is None else deadline) * 1e9
+        settings.has_methods("clock", self.clock, ("now_ns",))
+        self.breakers = self._breakers(model, period, breakers, settings.text("robot", robot))
+        settings.require(callable(timer), "timer", "a function () -> nanoseconds", timer)
+        settings.function("fallback", fallback, "(state, last action) -> action")
+        if recorder is not None:
+            settings.has_methods("recorder", recorder, ("record",))
+        if max_age is not None:
+            max_age = settings.seconds("max_age", max_age)
+        self._deadline_ns = limit * 1e9
         self._timer = timer
         self._fallback = fallback
         self._recorder = recorder
         self._channels = Channels(channels, len(model.actions))
-        max_age_ns = None if max_age is None else round(max_age * 1e9)
-        self._intake = Intake(model.schema, max_age_ns)
+        self._intake = Intake(model.schema, None if max_age is None else round(max_age * 1e9))
         self._predicted = tuple(bound.name for bound in self.breakers.limits.state)
-        self._plan = Plan(max_chunk_age)
+        self._plan = Plan(settings.count("max_chunk_age", max_chunk_age, 0))
         self._lock = threading.RLock()
         self._closed = False
         self._tally = Tally()
         self._sent = self.breakers.reference
         self.last: Outcome | None = None
 
-    def _check(self, model: Policy, period: float, deadline: float | None) -> None:
-        limits = self.breakers.limits
+    @staticmethod
+    def _breakers(model: Policy, period: float, given: Breakers | None, robot: str) -> Breakers:
+        """Those given, if they are for this policy, else the default ones."""
+        if given is None:
+            return Breakers(default_limits(model.schema, model.actions, period), robot=robot)
+        settings.require(isinstance(given, Breakers), "breakers", "wmrt.safety.Breakers", given)
+        limits = given.limits
         if limits.spec != model.actions or limits.period != period:
             raise SafetyError(
                 f"breakers for {limits.spec.names} at {limits.period} s do not fit a policy with "
                 f"{model.actions.names} at {period} s; build them with default_limits"
             )
-        if deadline is not None and not deadline > 0:
-            raise SafetyError(f"deadline must be above 0 seconds, or math.inf, got {deadline}")
+        return given
 
     def act(self, obs: Any, captured_ns: int | None = None) -> NDArray[np.float32]:
         """The action to send now. Never raises.

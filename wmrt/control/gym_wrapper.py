@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from wmrt.control import settings
 from wmrt.control.clock import StepClock
 from wmrt.control.convert import as_action
 from wmrt.control.defaults import default_limits
@@ -34,7 +35,8 @@ class ControlledEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         clock: what level 2 goes by; default one period per step.
 
     Raises:
-        SafetyError: no breakers given, and the environment does not say what they need.
+        SafetyError: no breakers given, and the environment does not say what they need; or an
+            argument of a wrong type.
     """
 
     def __init__(
@@ -49,6 +51,11 @@ class ControlledEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         inner: Any = env.unwrapped
         schema = getattr(inner, "state_schema", None) if schema is None else schema
+        if schema is not None:
+            settings.schema("schema", schema)
+        settings.function("state", state, "(observation, info) -> state")
+        if clock is not None:
+            settings.has_methods("clock", clock, ("now_ns",))
         if breakers is None:
             missing = [name for name in ("action_spec", "period") if not hasattr(inner, name)]
             if missing or schema is None:
@@ -57,6 +64,9 @@ class ControlledEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
                     "give ControlledEnv its breakers"
                 )
             breakers = Breakers(default_limits(schema, inner.action_spec, inner.period))
+        settings.require(
+            isinstance(breakers, Breakers), "breakers", "wmrt.safety.Breakers", breakers
+        )
         self.breakers = breakers
         self._clock = StepClock(breakers.limits.period) if clock is None else clock
         self._intake = None if schema is None else Intake(schema, None)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wmrt.control import settings
 from wmrt.control.controller import Controller
 from wmrt.core.errors import UsageError
 
@@ -18,9 +19,16 @@ class PredictPolicy:
     Args:
         controller: what answers. Its clock should be a `StepClock` unless the loop is in real time.
         state: observation -> state, when the environment's observation is not the state itself.
+
+    Raises:
+        SafetyError: an argument of a wrong type.
     """
 
     def __init__(self, controller: Controller, state: Callable[[Any], Any] | None = None) -> None:
+        settings.require(
+            isinstance(controller, Controller), "controller", "a Controller", controller
+        )
+        settings.function("state", state, "observation -> state")
         self.controller = controller
         self._state = state
 
