@@ -142,7 +142,7 @@ def _divide(
         return blocks / (scale / divisor), empty
     if divisor is not None and rules.division == "inverse-first":
         return blocks * _inverse((1.0 / torch.tensor(factor)) / scale), empty
-    if rules.by_reciprocal and spec.scale in ("e4m3", "fp16"):
+    if rules.by_reciprocal and (divisor is not None or spec.element in ("int4", "int8")):
         return blocks * _inverse(1.0 / step), empty
     return blocks / step, empty
 

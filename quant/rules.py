@@ -52,8 +52,8 @@ class Rules:
       (0.1 to 0.15% of the codes). ``multiplier`` divides by 6 g and by s g (ModelOpt);
       ``divisor`` works with G = span / amax, s = G (amax / 6), x / (s / G) (compressed-tensors);
       ``reciprocal`` takes x (1 / (s g)) (TransformerEngine, FlashInfer); ``inverse-first`` takes
-      s = (amax / 6) / g and x ((1 / g) / s) (torchao). For int4 the last two multiply by 1 / s
-      (ONNX Runtime). Default ``multiplier``: it rounds once less than the others.
+      s = (amax / 6) / g and x ((1 / g) / s) (torchao). For integers the last two multiply by
+      1 / s (torchao, ONNX Runtime). Default ``multiplier``: it rounds once less than the others.
     * `tile_rows`: rows of nvfp4 weight that share each scale: 1, or 16 for TransformerEngine's
       square tiles, whose transpose has the same scales. Default 1: 16 costs 1.18x / 3.2x the RMSE.
     * `mx_ties`: halfway values of mxfp4 go to the ``even`` code, as in OCP and in hardware;
@@ -88,7 +88,7 @@ class Rules:
 
     @property
     def by_reciprocal(self) -> bool:
-        """Whether int4 quotients are products with 1 / s."""
+        """Whether integer quotients are products with 1 / s."""
         return self.division in ("reciprocal", "inverse-first")
 
 
@@ -98,7 +98,11 @@ LIBRARIES = {
     "transformer-engine": Rules(mx_scale="rceil", division="reciprocal"),
     "flashinfer": Rules(mx_scale="rceil", division="reciprocal"),
     "torchao": Rules(
-        mx_scale="floor", nvfp4_least=2.0**-6, nvfp4_zero=2.0**-6, division="inverse-first"
+        mx_scale="floor",
+        nvfp4_least=2.0**-6,
+        nvfp4_zero=2.0**-6,
+        division="inverse-first",
+        int8_scale="amax/127.5",
     ),
     "compressed-tensors": Rules(nvfp4_zero=0.125, division="divisor", int8_scale="amax/127.5"),
     "modelopt": Rules(

@@ -37,17 +37,22 @@ def random_weight(
 
 
 def weight_parts(q: QuantizedTensor) -> tuple[Array, Array]:
-    """Levels [N, K'] and the scale of each [N, K'], without the global scale."""
-    packed, scales = q.codes.numpy(), q.scales.numpy()
-    codes = np.stack([packed & 15, packed >> 4], -1).reshape(len(packed), -1)
-    if q.format == "int4-g128":
-        levels = codes.astype(np.float64) - 8
-    else:
-        levels = codes.view(ml_dtypes.float4_e2m1fn).astype(np.float64)
+    """Levels [N, K'], zero points taken off, and the scale of each, without the global scale."""
+    codes, scales = q.codes.numpy(), q.scales.numpy()
+    if q.spec.bits == 4:
+        codes = np.stack([codes & 15, codes >> 4], -1).reshape(len(codes), -1)
+    kinds = {"e2m1": ml_dtypes.float4_e2m1fn, "e4m3": ml_dtypes.float8_e4m3fn, "int8": np.int8}
+    levels = codes.astype(np.float64) - 8
+    if q.spec.element in kinds:
+        levels = codes.view(kinds[q.spec.element]).astype(np.float64)
+    if q.format in ("nvfp4", "mxfp4"):
         kind = ml_dtypes.float8_e4m3fn if q.format == "nvfp4" else ml_dtypes.float8_e8m0fnu
         scales = scales.view(kind)
     block = codes.shape[1] // scales.shape[1]
-    return levels, np.repeat(scales.astype(np.float64), block, 1)
+    if q.zero_points is not None:
+        levels -= np.repeat(q.zero_points.numpy().astype(np.float64) - 8, block, 1)
+    steps = np.repeat(scales.astype(np.float64), block, 1)
+    return levels, np.broadcast_to(steps, levels.shape)
 
 
 def a8(x: torch.Tensor, q: QuantizedTensor) -> Answer:
@@ -68,6 +73,22 @@ def a8(x: torch.Tensor, q: QuantizedTensor) -> Answer:
     products = real[:, None, :] * weight[None]
     terms = products.reshape(*products.shape[:2], products.shape[2] // step, step).sum(-1)
     return _answer(x, q, terms)
+
+
+def token(x: torch.Tensor, q: QuantizedTensor, activation: str) -> Answer:
+    """8-bit codes on both sides: one exact dot product a row, rounded once, scaled twice."""
+    levels, steps = weight_parts(q)
+    flat = x.reshape(-1, q.shape[1]).float().numpy()
+    amax = np.abs(flat).max(-1, keepdims=True, initial=0.0)
+    largest = 127 if activation == "int8-token" else 448
+    scale = (amax / np.float32(largest)).astype(np.float32)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        quotient = np.where(scale > 0, flat / scale, 0)
+    codes = np.rint(quotient)
+    if activation == "fp8-token":
+        codes = np.clip(quotient, -448, 448).astype(ml_dtypes.float8_e4m3fn)
+    real = codes.astype(np.float64) * scale
+    return _answer(x, q, (real @ (levels * steps).T)[..., None])
 
 
 def a16(x: torch.Tensor, weight: QuantizedTensor | torch.Tensor) -> Answer:
@@ -93,4 +114,7 @@ def answer(activation: str, x: torch.Tensor, weight: QuantizedTensor | torch.Ten
     if activation == "int8-g32":
         assert isinstance(weight, QuantizedTensor)
         return a8(x, weight)
+    if activation.endswith("-token"):
+        assert isinstance(weight, QuantizedTensor)
+        return token(x, weight, activation)
     return a16(x, weight)

@@ -23,7 +23,10 @@ def test_names() -> None:
         "linear_bf16.reference",
         "linear_nvfp4_a8.reference",
         "linear_mxfp4_a8.reference",
-        "linear_int4_g128_a8.reference",
+        *(f"linear_int4_g{g}{zp}_a8.reference" for g in (32, 64, 128) for zp in ("", "_zp")),
+        "linear_fp8_channel_fp8.reference",
+        "linear_fp8_tensor_fp8.reference",
+        "linear_int8_channel_int8.reference",
         "linear_nvfp4_a16.reference",
         "linear_mxfp4_a16.reference",
     }

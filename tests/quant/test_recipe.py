@@ -18,6 +18,11 @@ def test_the_recipes_there_are() -> None:
         "nvfp4": ("nvfp4", "int8-g32"),
         "mxfp4": ("mxfp4", "int8-g32"),
         "w4a8": ("int4-g128", "int8-g32"),
+        "w4a8-g64": ("int4-g64", "int8-g32"),
+        "w4a8-g32": ("int4-g32", "int8-g32"),
+        "w4a8-zp": ("int4-g128-zp", "int8-g32"),
+        "fp8": ("fp8-channel", "fp8-token"),
+        "int8": ("int8-channel", "int8-token"),
         "nvfp4-a16": ("nvfp4", "bf16"),
         "mxfp4-a16": ("mxfp4", "bf16"),
     }
@@ -45,10 +50,13 @@ def test_json_round_trip() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(QuantizationError, match="int8-g32 or bf16"):
+    with pytest.raises(QuantizationError, match="int8-g32, bf16, fp8-token, int8-token"):
         Recipe("mine", "nvfp4", "int8")
     with pytest.raises(QuantizationError, match="unknown weight format 'fp8'"):
         Recipe("mine", "fp8", "bf16")
+    with pytest.raises(QuantizationError, match="gptq choose 4-bit codes; fp8-channel rounds"):
+        RECIPES["fp8"].with_(steps=(Hadamard(), Gptq()))
+    assert RECIPES["int8"].with_(steps=(Hadamard(),)).method == "hadamard"
     with pytest.raises(QuantizationError, match=r"missing \['activation'.*unknown \['bits'\]"):
         Recipe.from_json({"name": "mine", "weight_format": "nvfp4", "bits": 4})
 
