@@ -11,7 +11,7 @@ import torch
 
 from tests.train.toys import CONFIG, QUICK, episodes, trainer_for
 from wmrt.core.errors import UsageError
-from wmrt.train.trainer import TrainConfig, Trainer
+from wmrt.train.trainer import TrainConfig, Trainer, deterministic
 
 OCCLUDED = replace(QUICK, occlusion_dwell=4.0)
 
@@ -73,6 +73,19 @@ def test_a_resumed_run_ends_in_the_same_bits(selector: str, tmp_path: Path, seed
     assert done.resume(tmp_path) and done.iteration == 8
     done.run(tmp_path, lambda *_: pytest.fail("it was finished"))
     assert equal(weights(done), weights(whole))
+
+
+def test_an_iteration_uses_deterministic_algorithms_and_leaves_the_mode_alone(seed: int) -> None:
+    trainer = trainer_for(episodes(10), seed, replace(QUICK, steps=1))
+    seen = []
+    trainer.network.register_forward_hook(
+        lambda *_: seen.append(torch.are_deterministic_algorithms_enabled())
+    )
+    trainer.run()
+    assert seen == [True] and not torch.are_deterministic_algorithms_enabled()
+    with pytest.raises(ZeroDivisionError), deterministic():
+        raise ZeroDivisionError
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_there_is_nothing_to_resume_in_an_empty_folder(tmp_path: Path, seed: int) -> None:
@@ -163,6 +176,8 @@ def test_a_state_of_another_run_is_refused(tmp_path: Path, seed: int) -> None:
     made = episodes(4)
     trainer_for(made, seed).save(tmp_path)
     assert trainer_for(made, seed).resume(tmp_path)
+    goes_on = trainer_for(made, seed)
+    goes_on.start = "0123abcd"
     others = {
         "configuration": [
             trainer_for(made, seed, config)
@@ -174,10 +189,11 @@ def test_a_state_of_another_run_is_refused(tmp_path: Path, seed: int) -> None:
             for change in ({"selector": "recent"}, {"past": 2}, {"dropout": 0.3})
         ],
         "schema and recording": [trainer_for(episodes(5), seed)],
+        "start": [goes_on],
     }
     for name, trainers in others.items():
         for trainer in trainers:
-            with pytest.raises(UsageError, match=f"belongs to another {name}; choose another"):
+            with pytest.raises(UsageError, match=f"belongs to another {name}; delete it"):
                 trainer.resume(tmp_path)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,13 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from wmrt.core.errors import UsageError
+from wmrt.core.files import replacing, require_writable
 from wmrt.model.network import Network
 from wmrt.train.dataset import Batch, Recording, window_batch
 from wmrt.train.losses import LossWeights, compute
 from wmrt.train.occlusion import occlude
 
+RESUME = "resume.safetensors"
 #: Progress callback: (iteration, total, named losses).
 Progress = Callable[[int, int, dict[str, float]], None]
 
@@ -58,11 +61,37 @@ class TrainConfig:
         )
 
 
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """The same bits for the same seed and number of threads.
+
+    Otherwise two threads add into one row of an embedding in whichever order they arrive: two runs
+    parted after 4 iterations.
+    """
+    before = torch.are_deterministic_algorithms_enabled()
+    filled = torch.utils.deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # it changes no result
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+        torch.utils.deterministic.fill_uninitialized_memory = filled
+
+
 class Trainer:
-    """Trains ``network`` on ``data``; every batch is a function of (seed, iteration) alone."""
+    """Trains ``network`` on ``data``; every batch is a function of (seed, iteration) alone.
+
+    ``start`` is the hash of the weights that ``network`` came with, empty for random ones.
+    """
 
     def __init__(
-        self, network: Network, data: Recording, config: TrainConfig, groups: Tensor
+        self,
+        network: Network,
+        data: Recording,
+        config: TrainConfig,
+        groups: Tensor,
+        start: str = "",
     ) -> None:
         if 0 < config.occlusion_dwell < 1:
             raise UsageError(
@@ -72,6 +101,7 @@ class Trainer:
         if config.occlusion_dwell > 0 and groups.numel() == 0:
             raise UsageError("occlusion was asked for, but the recording names no sensor groups")
         self.network, self.data, self.config, self.groups = network, data, config, groups
+        self.start = start
         order = torch.randperm(len(data), generator=torch.Generator().manual_seed(config.seed))
         if len(data) < 2:
             raise UsageError(
@@ -150,7 +180,8 @@ class Trainer:
     def run(self, folder: Path | None = None, progress: Progress | None = None) -> None:
         """Train to the end, saving a resumable state in ``folder`` every ``save_every`` steps."""
         while self.iteration < self.config.steps:
-            losses = self.step()
+            with deterministic():
+                losses = self.step()
             if progress:
                 progress(self.iteration, self.config.steps, losses)
             if folder and (
@@ -160,16 +191,22 @@ class Trainer:
         self.network.eval()
 
     def save(self, folder: Path) -> None:
-        """Write ``resume.safetensors`` (weights and optimiser moments) with the run's identity."""
+        """Write `RESUME` (weights, optimiser moments, the run's identity) in ``folder``.
+
+        Raises `UsageError` if it cannot be written.
+        """
         tensors = {f"network.{k}": v for k, v in self.network.state_dict().items()}
         for index, state in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{index}.{k}": torch.as_tensor(v) for k, v in state.items()}
         tensors = {k: v.contiguous().clone() for k, v in tensors.items()}
         meta = {"iteration": str(self.iteration), **self._identity()}
+        require_writable(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / "resume.tmp"
-        save_file(tensors, temporary, metadata=meta)
-        temporary.replace(folder / "resume.safetensors")
+        try:
+            with replacing(folder / RESUME) as temporary:
+                save_file(tensors, temporary, metadata=meta)
+        except SafetensorError as error:  # its form of a full disk
+            raise UsageError(f"{folder / RESUME} cannot be written: {error}") from None
 
     def _identity(self) -> dict[str, str]:
         """What makes this run and no other. Networks of another selector or number of past states
@@ -180,6 +217,7 @@ class Trainer:
             "network": json.dumps(self.network.config.to_json(), sort_keys=True),
             "schema": self.network.schema.hash,
             "recording": recorded.hexdigest(),
+            "start": self.start,
         }
 
     def resume(self, folder: Path) -> bool:
@@ -187,7 +225,7 @@ class Trainer:
 
         Raises `UsageError` for a state of another run, or one that cannot be read.
         """
-        path = folder / "resume.safetensors"
+        path = folder / RESUME
         if not path.exists():
             return False
         try:
@@ -198,11 +236,11 @@ class Trainer:
             raise UsageError(
                 f"{path} is not readable ({error}); delete it to start again"
             ) from None
-        other = [name for name, value in self._identity().items() if meta.get(name) != value]
+        other = [name for name, value in self._identity().items() if meta.get(name, "") != value]
         if other:
             raise UsageError(
                 f"{path} belongs to another {' and '.join(other)}; "
-                "choose another --out or delete it"
+                "delete it, or choose another --out"
             )
         self.network.load_state_dict(
             {k[8:]: v for k, v in tensors.items() if k.startswith("network.")}, strict=True
