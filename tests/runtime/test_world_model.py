@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import torch
 from tests.model.networks import schemas
 from tests.runtime.models import drive, same, states, tiny
 from wmrt.core.errors import StateError, UnsupportedError, UsageError
+from wmrt.model.checkpoint import load_checkpoint
 from wmrt.model.schema import UNKNOWN, StateSchema
+from wmrt.quant import get_recipe
 from wmrt.runtime import WorldModel
 
 
@@ -84,13 +87,65 @@ def test_a_snapshot_restores_bit_for_bit_into_another_instance(selector: str, se
         assert same(a, b) and same(a, c)
 
 
-def test_a_snapshot_of_another_model_is_refused(seed: int) -> None:
+def test_a_snapshot_of_another_model_is_refused_and_changes_nothing(seed: int) -> None:
+    model, reference = model_of(seed), model_of(seed)
+    stream = states(model.schema, 6, seed)
+    drive(model, stream[:3])
+    drive(reference, stream[:3])
+    others = {
+        "schema": model_of(seed, schemas()["flags"]),
+        "network": model_of(seed, past=3),
+        "weights": model_of(seed + 1),
+        "recipe": model_of(seed, recipe="nvfp4"),
+    }
+    for what, other in others.items():
+        with pytest.raises(UsageError, match=f"another model.*differ in .*{what}") as caught:
+            model.restore(other.snapshot())
+        for each in (model, other):
+            assert f"{each.weights_sha256[:16]} under recipe {each.recipe.name}" in str(
+                caught.value
+            )
+    for a, b in zip(drive(model, stream[3:]), drive(reference, stream[3:]), strict=True):
+        assert same(a, b)
+
+
+def test_one_bit_of_one_weight_is_another_model(seed: int) -> None:
+    checkpoint = tiny(seed)
+    model = WorldModel.from_checkpoint(checkpoint)
+    kept = model.snapshot()
+    name = "blocks.0.qkv.weight"
+    flipped = checkpoint.tensors[name].clone()
+    flipped.view(torch.uint8).flatten()[seed % flipped.nbytes] ^= 1
+    changed = dataclasses.replace(checkpoint, tensors={**checkpoint.tensors, name: flipped})
+    with pytest.raises(UsageError, match="differ in weights"):
+        WorldModel.from_checkpoint(changed).restore(kept)
+
+
+def test_recipes_of_one_name_are_told_apart(seed: int) -> None:
+    full = get_recipe("nvfp4")
+    model, other = (
+        model_of(seed, recipe=full),
+        model_of(seed, recipe=full.with_(exclude=("*.0.*",))),
+    )
+    with pytest.raises(UsageError, match=r"exclude.*differ in weights, recipe"):
+        other.restore(model.snapshot())
+
+
+def test_weights_of_a_file_are_named_by_its_hash(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     model = model_of(seed)
-    with pytest.raises(UsageError, match="belongs to another model"):
-        model.restore(model_of(seed, schemas()["flags"]).snapshot())
-    with pytest.raises(UsageError, match="belongs to another model"):
-        model.restore(model_of(seed, past=3).snapshot())
-    drive(model, states(model.schema, 2, seed))
+    model.save_pretrained(tmp_path / "a", card="# a")
+    model_of(seed + 1).save_pretrained(tmp_path / "b", card="# b")
+    a, b = (WorldModel.from_pretrained(tmp_path / name) for name in "ab")
+    assert a.weights_sha256 == load_checkpoint(tmp_path / "a").weights_sha256
+    drive(a, states(a.schema, 3, seed))
+    again = WorldModel.from_pretrained(tmp_path / "a")
+    again.restore(a.snapshot())
+    assert int(again.session.ring.step) == 3
+    with pytest.raises(UsageError, match=f"{a.weights_sha256[:16]}.*{b.weights_sha256[:16]}"):
+        b.restore(a.snapshot())
 
 
 def test_no_global_generator_is_used(seed: int) -> None:

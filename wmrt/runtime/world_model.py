@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from wmrt.core.errors import UsageError
 from wmrt.core.types import ActionSpec
@@ -24,18 +22,8 @@ from wmrt.runtime.checks import check_action, check_plan, resolve_device
 from wmrt.runtime.imagination import next_q, roll
 from wmrt.runtime.report import RunReport, build_report
 from wmrt.runtime.session import Output, Session, resolve_graph
+from wmrt.runtime.snapshot import Origin, Snapshot, content_hash
 from wmrt.runtime.step import Rollout, Step
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """Everything that makes a session continue where it was; plain tensors and names."""
-
-    schema_hash: str
-    config: dict[str, Any]
-    tensors: dict[str, Tensor]
-    generator: Tensor
-    last_action: tuple[float, ...]
 
 
 class WorldModel:
@@ -51,9 +39,11 @@ class WorldModel:
         report: RunReport,
         session: Session,
         provenance: Mapping[str, Any] | None = None,
+        weights_sha256: str | None = None,
     ) -> None:
         self.network, self.recipe, self._report, self.session = network, recipe, report, session
         self.provenance = dict(provenance or {})
+        self._weights_sha256 = weights_sha256
         self._last_action: tuple[float, ...] = tuple(network.schema.neutral)
 
     @classmethod
@@ -116,7 +106,14 @@ class WorldModel:
             "torch": torch.__version__,
         }
         report = build_report(built.network, requested, resolved, own.ring.nbytes)
-        return cls(built.network, built.recipe, report, own, checkpoint.provenance)
+        return cls(
+            built.network,
+            built.recipe,
+            report,
+            own,
+            checkpoint.provenance,
+            checkpoint.weights_sha256,
+        )
 
     @property
     def schema(self) -> StateSchema:
@@ -125,6 +122,14 @@ class WorldModel:
     @property
     def actions(self) -> ActionSpec:
         return self.network.actions
+
+    @property
+    def weights_sha256(self) -> str:
+        """64 hex digits: the tree hash of the weight file that was loaded, or, for a model that was
+        built in memory, a hash over its tensors, computed when it is first asked for."""
+        if self._weights_sha256 is None:
+            self._weights_sha256 = content_hash(self.network)
+        return self._weights_sha256
 
     def report(self) -> RunReport:
         """What was requested, what runs, and the bytes it holds."""
@@ -218,7 +223,14 @@ class WorldModel:
             sample=mine.sample,
             temperature=mine.temperature,
         )
-        twin = WorldModel(self.network, self.recipe, self._report, other, self.provenance)
+        twin = WorldModel(
+            self.network,
+            self.recipe,
+            self._report,
+            other,
+            self.provenance,
+            self.weights_sha256,
+        )
         twin.restore(self.snapshot())
         with torch.inference_mode():
             other.codes.copy_(mine.codes)
@@ -226,25 +238,27 @@ class WorldModel:
         other.output = mine.output
         return twin
 
+    def _origin(self) -> Origin:
+        network, recipe = self.network.config.to_json(), self.recipe.to_json()
+        return Origin(self.schema.hash, network, self.weights_sha256, recipe)
+
     def snapshot(self) -> Snapshot:
-        """A copy of the session: ring, step counter, generator, last action."""
+        """A copy of the session (ring, step counter, generator, last action) and whose it is."""
         return Snapshot(
-            self.schema.hash,
-            self.network.config.to_json(),
+            self._origin(),
             self.session.ring.clone().tensors(),
             self.session.generator.get_state(),
             self._last_action,
         )
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Continue from ``snapshot``; one of another schema or network shape is a `UsageError`."""
-        if (snapshot.schema_hash, snapshot.config) != (
-            self.schema.hash,
-            self.network.config.to_json(),
-        ):
-            raise UsageError(
-                "the snapshot belongs to another model: its schema or network shape differs"
-            )
+        """Continue from ``snapshot``.
+
+        Raises:
+            UsageError: it was taken of other weights or under another recipe (or schema, or network
+                shape), named in the message; nothing is changed then.
+        """
+        self._origin().require_same(snapshot.origin)
         with torch.inference_mode():
             for name, tensor in self.session.ring.tensors().items():
                 tensor.copy_(snapshot.tensors[name])
