@@ -10,17 +10,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wmrt.core.errors import QuantizationError
-from wmrt.quant.activations import GROUP, quantize_groups
+from wmrt.quant.activations import GROUP, quantize_groups, quantize_tokens
 from wmrt.quant.formats import split
 
 
 def emulate_input(x: Tensor, activation: str) -> Tensor:
-    """float32[..., K] with every element as the operators of ``activation`` see it."""
+    """float32[..., K] with every element as the operators of ``activation`` see it.
+
+    Raises `QuantizationError` for an unknown activation format.
+    """
     if activation == "bf16":
         return x.to(torch.bfloat16).float()
     if activation == "int8-g32":
         codes, scales = quantize_groups(x)
         rounded = split(codes, GROUP) * scales.unsqueeze(-1)
         return rounded.flatten(-2)[..., : x.shape[-1]]
-    raise QuantizationError(f"no rule for activations {activation!r}; there are bf16 and int8-g32")
+    values, scales = quantize_tokens(x, activation)
+    return values * scales
