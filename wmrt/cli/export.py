@@ -1,0 +1,88 @@
+"""``wmrt export``: a packed checkpoint in the form other tools read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from wmrt.cli.common import console, json_option, write_result
+
+if TYPE_CHECKING:
+    from wmrt.runtime.interchange import Exported
+
+
+@click.command(
+    epilog="Example: wmrt export runs/highway-nvfp4 --to compressed-tensors --out runs/highway-ct"
+)
+@click.argument("model", metavar="MODEL")
+@click.option(
+    "--to", "target", required=True, type=click.Choice(["compressed-tensors"]), help="Form."
+)
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Folder to write; it must not be there yet.",
+)
+@json_option
+def command(model: str, target: str, out: Path, json_path: Path | None) -> None:
+    """Write the packed checkpoint MODEL for other tools: the same codes and scales, bit for bit.
+
+    Every linear layer keeps its name; all other tensors are written as they are. wmrt import reads
+    the result back.
+    """
+    from wmrt.model.checkpoint import load_checkpoint
+    from wmrt.quant.interchange import write_compressed_tensors
+    from wmrt.quant.interchange.files import WEIGHTS_FILE, require_new
+    from wmrt.runtime.interchange import RECORD, export
+
+    require_new(out)
+    source = load_checkpoint(model)
+    made = export(source)
+    name = model if source.path is None else source.path.name  # whose disk it lay on is no matter
+    record = {
+        "model": name,
+        "weights_sha256": source.weights_sha256,
+        "recipe": made.recipe.to_json(),
+    }
+    config = {"model_type": "wmrt", RECORD: record}
+    write_compressed_tensors(out, made.weights, made.others, config=config, ignore=made.ignore)
+    results = _results(made, (out / WEIGHTS_FILE).stat().st_size)
+    _show(out, target, results)
+    write_result(
+        json_path,
+        results,
+        model=model,
+        model_sha256=source.weights_sha256,
+        recipe=made.recipe.name,
+        resolved={"to": target},
+    )
+
+
+def _results(made: Exported, size: int) -> dict[str, Any]:
+    layers = [
+        {"layer": name, "format": q.format, "rows": q.shape[0], "columns": q.shape[1]}
+        for name, q in made.weights.items()
+    ]
+    tails = [n for n, q in made.weights.items() if q.spec.width(q.shape[1]) != q.shape[1]]
+    return {"layers": layers, "kept": len(made.others), "tails": tails, "bytes": size}
+
+
+def _show(out: Path, target: str, results: dict[str, Any]) -> None:
+    tell = console()
+    tell.print(
+        f"{out}: {len(results['layers'])} packed layers and {results['kept']} other tensors for "
+        f"{target}, {results['bytes']:,} bytes",
+        markup=False,
+        soft_wrap=True,
+    )
+    if results["tails"]:
+        tell.print(
+            f"columns of {', '.join(results['tails'])} are no multiple of the block: {target} 0.20 "
+            "refuses to decompress such layers",
+            markup=False,
+            soft_wrap=True,
+        )
