@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from wmrt.core.errors import QuantizationError
@@ -13,6 +15,9 @@ from wmrt.quant.formats import block_format
 from wmrt.quant.tensor import QuantizedTensor, layout
 
 How = Literal["measured", "estimated", "missing"]
+Column = Literal["payload", "scales", "padding", "excluded", "held", "read"]
+COLUMNS: tuple[Column, ...] = ("payload", "scales", "padding", "excluded", "held", "read")
+_TOTALS = ("overhead", "file", "originals", "ring", "ring_read", "workspace", "step")
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,13 @@ def total(figures: Iterable[Figure]) -> Figure:
 
 @dataclass(frozen=True)
 class Entry:
-    """The bytes of one weight: codes of real elements, scales, padding codes, or left as it is."""
+    """The bytes of one weight.
+
+    * `payload`, `scales`, `padding`, `excluded`: as stored: codes of real elements, scales, codes
+      and scales of no element, or the whole tensor where no recipe packs it
+    * `held`, `read`: in memory, and what one step reads of that; None where both are as stored and
+      a step reads all of it
+    """
 
     name: str
     format: str
@@ -60,62 +71,86 @@ class Entry:
     padding: Figure
     excluded: Figure
     zeroed_blocks: int = 0
+    held: Figure | None = None
+    read: Figure | None = None
 
     @property
     def total(self) -> Figure:
+        """Bytes as stored."""
         return total((self.payload, self.scales, self.padding, self.excluded))
+
+    def figure(self, column: str) -> Figure:
+        """One of `COLUMNS`."""
+        kept: Figure | None = getattr(self, column)
+        if kept is not None:
+            return kept
+        return self.total if column == "held" else self.figure("held")
 
 
 def packed_entry(name: str, weight: QuantizedTensor) -> Entry:
     """The entry of a packed weight, measured from its tensors (estimated if they hold no data)."""
     how: How = "estimated" if weight.codes.is_meta else "measured"
-    sizes = {key: t.numel() * t.element_size() for key, t in weight.tensors().items()}
-    return _packed(name, weight.format, weight.shape, sizes, how, weight.zeroed_blocks)
+    return weight_entry(name, weight.format, weight.shape, weight.nbytes, how, weight.zeroed_blocks)
 
 
 def estimated_entry(name: str, format: str, shape: tuple[int, int]) -> Entry:
-    """What a weight [N, K] would take in `format`, from the layout alone."""
-    sizes = {}
-    for key, (size, dtype) in layout(block_format(format), shape).items():
-        count = 1
-        for length in size:
-            count *= length
-        sizes[key] = count * dtype.itemsize
-    return _packed(name, format, shape, sizes, "estimated", 0)
+    """What a weight [N, K] would take in `format`, from the format alone."""
+    stored = layout(block_format(format), shape)
+    return weight_entry(name, format, shape, stored_bytes(stored), "estimated")
 
 
-def _packed(
-    name: str, format: str, shape: tuple[int, int], sizes: Mapping[str, int], how: How, zeroed: int
+def weight_entry(
+    name: str, format: str, shape: tuple[int, int], size: int, how: How, zeroed_blocks: int = 0
 ) -> Entry:
-    rows, columns = shape
-    payload = rows * ((columns + 1) // 2)
-    scales = sum(size for key, size in sizes.items() if key != "codes")
+    """The entry of a weight [N, K] packed as `format` that takes `size` bytes in its layout.
+
+    What is neither a code of one of its elements nor a scale of one of its blocks is padding.
+    """
+    spec = block_format(format)
+    canonical = layout(spec, shape)
+    payload = shape[0] * spec.code_bytes(shape[1])
+    scales = stored_bytes({key: form for key, form in canonical.items() if key != "codes"})
     return Entry(
         name,
         format,
         Figure(payload, how),
         Figure(scales, how),
-        Figure(sizes["codes"] - payload, how),
+        Figure(size - payload - scales, how),
         NOTHING,
-        zeroed,
+        zeroed_blocks,
     )
 
 
-def excluded_entry(name: str, tensor: Tensor) -> Entry:
-    """The entry of a tensor that no recipe packs."""
+def stored_bytes(tensors: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> int:
+    """Bytes of tensors known by shape and dtype."""
+    return sum(math.prod(shape) * dtype.itemsize for shape, dtype in tensors.values())
+
+
+def excluded_entry(
+    name: str, tensor: Tensor, *, held: Figure | None = None, read: Figure | None = None
+) -> Entry:
+    """The entry of a tensor that no recipe packs; see `Entry` for `held` and `read`."""
     size = tensor.numel() * tensor.element_size()
     figure = Figure(size, "estimated" if tensor.is_meta else "measured")
     kind = str(tensor.dtype).removeprefix("torch.")
-    return Entry(name, kind, NOTHING, NOTHING, NOTHING, figure)
+    return Entry(name, kind, NOTHING, NOTHING, NOTHING, figure, held=held, read=read)
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """Every weight of a model, and what a session adds: the state ring and the workspace."""
+    """Every weight of a model, and what a session adds: the state ring and the workspace.
+
+    * `overhead`: what the weight file holds beside tensors
+    * `originals`: stored forms of tensors that were widened at load, where the file stays mapped
+    * `ring_read`: what one step reads of the ring
+    """
 
     entries: tuple[Entry, ...]
     ring: Figure = field(default=MISSING)
     workspace: Figure = field(default=MISSING)
+    overhead: Figure = field(default=MISSING)
+    originals: Figure = field(default=NOTHING)
+    ring_read: Figure = field(default=MISSING)
 
     @classmethod
     def of(
@@ -131,9 +166,9 @@ class Ledger:
         entries += [excluded_entry(name, tensor) for name, tensor in others.items()]
         return cls(tuple(sorted(entries, key=lambda entry: entry.name)), ring, workspace)
 
-    def column(self, name: Literal["payload", "scales", "padding", "excluded"]) -> Figure:
+    def column(self, name: Column) -> Figure:
         """Total of one column over all weights."""
-        return total(getattr(entry, name) for entry in self.entries)
+        return total(entry.figure(name) for entry in self.entries)
 
     @property
     def weights(self) -> Figure:
@@ -141,26 +176,33 @@ class Ledger:
         return total(entry.total for entry in self.entries)
 
     @property
+    def file(self) -> Figure:
+        """Bytes of the weight file."""
+        return self.weights + self.overhead
+
+    @property
     def total(self) -> Figure:
-        """Weights, ring and workspace."""
-        return total((self.weights, self.ring, self.workspace))
+        """Weights as held in memory and what stays mapped beside them, ring and workspace."""
+        return total((self.column("held"), self.originals, self.ring, self.workspace))
+
+    @property
+    def step(self) -> Figure:
+        """Bytes one step reads: the floor of its time."""
+        return self.column("read") + self.ring_read
 
     def to_json(self) -> dict[str, Any]:
         """Totals first, then one row per weight."""
-        columns: tuple[Literal["payload", "scales", "padding", "excluded"], ...]
-        columns = ("payload", "scales", "padding", "excluded")
         return {
             "total": self.total.to_json(),
             "weights": self.weights.to_json(),
-            **{name: self.column(name).to_json() for name in columns},
-            "ring": self.ring.to_json(),
-            "workspace": self.workspace.to_json(),
+            **{name: self.column(name).to_json() for name in COLUMNS},
+            **{name: getattr(self, name).to_json() for name in _TOTALS},
             "zeroed_blocks": sum(entry.zeroed_blocks for entry in self.entries),
             "tensors": [
                 {
                     "name": entry.name,
                     "format": entry.format,
-                    **{name: getattr(entry, name).to_json() for name in columns},
+                    **{name: entry.figure(name).to_json() for name in COLUMNS},
                 }
                 for entry in self.entries
             ],

@@ -76,3 +76,12 @@ def measure_resident(weights: Iterable[Path] = (), smaps: Path = SMAPS) -> Resid
         Figure(sums["Rss"], "measured"),
         Figure(sums["Pss"], "measured"),
     )
+
+
+def peak_resident(status: Path = Path("/proc/self/status")) -> Figure:
+    """The most memory this process ever had resident (VmHWM); missing where it is not told."""
+    try:
+        found = re.search(r"^VmHWM:\s*(\d+) kB$", status.read_text("ascii"), re.MULTILINE)
+    except OSError:
+        return MISSING
+    return MISSING if found is None else Figure(int(found.group(1)) * 1024, "measured")

@@ -6,7 +6,14 @@ from fractions import Fraction
 
 import pytest
 
-from wmrt.core.measure import P999_MIN_SAMPLES, mean_ci95, percentile, student_t95, summary
+from wmrt.core.measure import (
+    P999_MIN_SAMPLES,
+    mean_ci95,
+    percentile,
+    relative_ci95,
+    student_t95,
+    summary,
+)
 
 
 def nearest_rank(ordered: list[float], q: str) -> float:
@@ -123,3 +130,35 @@ def test_interval_covers_the_mean_of_small_samples(seed: int) -> None:
         hits += abs(mean - 5.0) <= half
     # The count is binomial(4000, 0.95): 5 standard deviations are 69.
     assert abs(hits - 0.95 * tries) < 69
+
+
+def test_relative_difference_of_pairs() -> None:
+    assert relative_ci95([2.0, 3.0, 4.0], [1.0, 1.5, 2.0]) == pytest.approx((1.0, 1.0, 1.0))
+    ratio, low, high = relative_ci95([1.0, 2.0], [2.0, 2.0])
+    # A base that never moves: the interval of the mean, divided by it.
+    mean, half = mean_ci95([1.0, 2.0])
+    assert half is not None and low is not None and high is not None
+    assert ratio == pytest.approx(mean / 2 - 1)
+    assert (low, high) == pytest.approx(((mean - half) / 2 - 1, (mean + half) / 2 - 1))
+
+
+def test_a_relative_difference_that_has_no_interval() -> None:
+    assert relative_ci95([1.0], [2.0]) == (-0.5, None, None)
+    assert relative_ci95([1.0, 2.0, 3.0], [1.0, -1.0, 0.0]) == (None, None, None)
+    ratio, low, high = relative_ci95([1.0, 2.0, 1.5], [9.0, -8.0, 1.0])
+    assert ratio is not None and low is None and high is None  # the base may well be zero
+    with pytest.raises(ValueError, match="pairs are needed"):
+        relative_ci95([1.0], [])
+
+
+def test_relative_interval_covers_the_true_ratio(seed: int) -> None:
+    draw = random.Random(seed)
+    tries, hits = 2_000, 0
+    for _ in range(tries):
+        base = [draw.gauss(10.0, 3.0) for _ in range(12)]
+        values = [0.9 * b + draw.gauss(0.0, 1.0) for b in base]
+        _, low, high = relative_ci95(values, base)
+        assert low is not None and high is not None
+        hits += low <= -0.1 <= high
+    # Binomial(2000, 0.95): 5 standard deviations are 49.
+    assert abs(hits - 0.95 * tries) < 49

@@ -10,6 +10,7 @@ from wmrt.core.errors import QuantizationError
 from wmrt.quant import QuantizedTensor, quantize
 from wmrt.quant.formats import FORMATS
 from wmrt.quant.ledger import (
+    COLUMNS,
     MISSING,
     Figure,
     Ledger,
@@ -17,6 +18,7 @@ from wmrt.quant.ledger import (
     excluded_entry,
     packed_entry,
     total,
+    weight_entry,
 )
 
 
@@ -30,14 +32,14 @@ def weight(seed: int, shape: tuple[int, int], format: str) -> QuantizedTensor:
 def test_an_entry_is_the_bytes_held(format: str, shape: tuple[int, int], seed: int) -> None:
     q = weight(seed, shape, format)
     entry = packed_entry("w", q)
-    assert entry.total == Figure(q.nbytes, "measured")
-    assert entry.payload.bytes == shape[0] * -(-shape[1] // 2)
-    block = q.spec.block
-    width = -(-shape[1] // block) * block
-    assert entry.padding.bytes == shape[0] * width // 2 - entry.payload.bytes
-    per_scale = 2 if format == "int4-g128" else 1
-    extra = 4 if format == "nvfp4" else 0
-    assert entry.scales.bytes == shape[0] * width // block * per_scale + extra
+    assert (
+        entry.total == entry.figure("held") == entry.figure("read") == Figure(q.nbytes, "measured")
+    )
+    per_code = 2 if q.spec.bits == 4 else 1  # elements a byte
+    assert entry.payload.bytes == shape[0] * -(-shape[1] // per_code)
+    kept = {name: t.numel() * t.element_size() for name, t in q.tensors().items()}
+    assert entry.padding.bytes == kept.pop("codes") - entry.payload.bytes
+    assert entry.scales.bytes == sum(kept.values())
 
 
 @pytest.mark.parametrize("format", list(FORMATS))
@@ -45,15 +47,25 @@ def test_the_estimate_equals_the_measurement(format: str, seed: int) -> None:
     q = weight(seed, (7, 200), format)
     measured, estimated = packed_entry("w", q), estimated_entry("w", format, (7, 200))
     assert estimated.total == Figure(q.nbytes, "estimated")
-    for column in ("payload", "scales", "padding", "excluded"):
-        assert getattr(estimated, column).bytes == getattr(measured, column).bytes
+    for column in COLUMNS:
+        assert estimated.figure(column).bytes == measured.figure(column).bytes
+
+
+def test_bytes_of_no_code_and_no_scale_are_padding(seed: int) -> None:
+    q = weight(seed, (8, 64), "mxfp4")
+    entry = weight_entry("w", "mxfp4", (8, 64), q.nbytes + 100, "measured", zeroed_blocks=3)
+    assert entry.padding == Figure(100, "measured") and entry.zeroed_blocks == 3
+    assert entry.payload == packed_entry("w", q).payload
+    assert entry.total.bytes == q.nbytes + 100
 
 
 def test_bits_per_weight() -> None:
-    bits = {name: estimated_entry("w", name, (2048, 2048)).total.bytes or 0 for name in FORMATS}
-    per = {name: 8 * size / 2048**2 for name, size in bits.items()}
+    per = {
+        name: 8 * (estimated_entry("w", name, (2048, 2048)).total.bytes or 0) / 2048**2
+        for name in FORMATS
+    }
     assert per["nvfp4"] == pytest.approx(4.5, abs=1e-4)
-    assert per["mxfp4"] == 4.25 and per["int4-g128"] == 4.125
+    assert per["mxfp4"] == 4.25 and per["int4-g128"] == 4.125 and per["int4-g32"] == 4.5
 
 
 def test_totals(seed: int) -> None:
@@ -68,6 +80,33 @@ def test_totals(seed: int) -> None:
     assert ledger.column("excluded") == Figure(256 + 80, "measured")
     assert ledger.weights == Figure(q.nbytes + 336, "measured")
     assert ledger.total == Figure(q.nbytes + 336 + 1200, "estimated")
+    assert ledger.file == MISSING  # nobody said what the file holds beside tensors
+
+
+def test_stored_held_and_read_are_told_apart(seed: int) -> None:
+    table = torch.zeros(10, 4, dtype=torch.bfloat16)
+    held, read = Figure(160, "estimated"), Figure(32, "estimated")
+    entries = (
+        packed_entry("w", weight(seed, (8, 64), "mxfp4")),
+        excluded_entry("table", table, held=held, read=read),
+    )
+    ledger = Ledger(
+        entries,
+        ring=Figure(1000, "estimated"),
+        workspace=Figure(5, "measured"),
+        overhead=Figure(64, "measured"),
+        originals=Figure(80, "estimated"),
+        ring_read=Figure(100, "estimated"),
+    )
+    packed = 256 + 16
+    assert ledger.weights == Figure(packed + 80, "measured")
+    assert ledger.file == Figure(packed + 80 + 64, "measured")
+    assert ledger.column("held") == Figure(packed + 160, "estimated")
+    assert ledger.total == Figure(packed + 160 + 80 + 1000 + 5, "estimated")
+    assert ledger.step == Figure(packed + 32 + 100, "estimated")
+    row = ledger.to_json()
+    assert row["step"]["bytes"] == ledger.step.bytes and row["file"]["how"] == "measured"
+    assert row["tensors"][1]["read"] == {"bytes": 32, "how": "estimated"}
 
 
 def test_missing_is_never_zero(seed: int) -> None:

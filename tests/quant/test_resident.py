@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from wmrt.quant.ledger import MISSING, Figure
-from wmrt.quant.resident import Resident, measure_resident
+from wmrt.quant.resident import Resident, measure_resident, peak_resident
 
 MIB = 1 << 20
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps: Linux only")
@@ -85,3 +85,20 @@ def test_mapped_weights_are_seen_when_read(tmp_path: Path) -> None:
         assert measure_resident().mapped_weights == Figure(0, "measured")
         grown = after.since(before).bytes
         assert grown is not None and grown <= 16 * MIB + MIB
+
+
+@linux
+def test_the_peak_is_at_least_what_was_taken() -> None:
+    before = measure_resident().rss.bytes
+    taken = bytearray(32 * MIB)
+    taken[:: mmap.PAGESIZE] = b"\1" * len(range(0, len(taken), mmap.PAGESIZE))
+    del taken
+    peak = peak_resident()
+    assert peak.how == "measured" and before is not None
+    assert (peak.bytes or 0) >= before + 31 * MIB
+
+
+def test_no_account_has_no_peak(tmp_path: Path) -> None:
+    assert peak_resident(tmp_path / "absent") == MISSING
+    (tmp_path / "status").write_text("Name:\tpython\n")
+    assert peak_resident(tmp_path / "status") == MISSING

@@ -83,3 +83,37 @@ def mean_ci95(values: Sequence[float]) -> tuple[float, float | None]:
         return mean, None
     variance = math.fsum((v - mean) ** 2 for v in values) / (n - 1)
     return mean, student_t95(n - 1) * math.sqrt(variance / n)
+
+
+def relative_ci95(
+    values: Sequence[float], base: Sequence[float]
+) -> tuple[float | None, float | None, float | None]:
+    """Mean of ``values`` over that of ``base``, less 1, with the bounds of its 95% interval.
+
+    Both were measured on the same units, one pair each. Fieller's theorem with Student's t ("Some
+    problems in interval estimation", Journal of the Royal Statistical Society B 16, 1954). The
+    bounds are None with fewer than two pairs, or when the mean of ``base`` is not clearly above 0;
+    all are None when it is not above 0 at all.
+    """
+    n = len(values)
+    if n != len(base) or n == 0:
+        raise ValueError(f"{n} values and {len(base)} of the base; pairs are needed")
+    x, b = math.fsum(values) / n, math.fsum(base) / n
+    if b <= 0:
+        return None, None, None
+    ratio = x / b
+    if n < 2:
+        return ratio - 1, None, None
+    pairs = [(v - x, w - b) for v, w in zip(values, base, strict=True)]
+    t2 = student_t95(n - 1) ** 2 / (n * (n - 1))
+    vxx, vxb, vbb = (
+        t2 * math.fsum(p)
+        for p in ((u * u for u, _ in pairs), (u * w for u, w in pairs), (w * w for _, w in pairs))
+    )
+    # (x - r b)^2 <= vxx - 2 r vxb + r^2 vbb, a quadratic in r
+    a, half, c = b * b - vbb, x * b - vxb, x * x - vxx
+    root = half * half - a * c
+    if a <= 0 or root < 0:
+        return ratio - 1, None, None
+    width = math.sqrt(root)
+    return ratio - 1, (half - width) / a - 1, (half + width) / a - 1
