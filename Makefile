@@ -1,5 +1,6 @@
 # Everything runs in .venv, which `make setup` makes and every other target calls for.
 #   make setup [PYTHON=python3.12]   make drive   make test   make check   make test-full   make clean
+#   make test-oracles: our formats against other libraries themselves (250 MB more in .venv)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
@@ -8,14 +9,15 @@ SHELL := bash
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.wmrt-setup
+ORACLES := .venv/.wmrt-oracles
 
 DRIVE_ARGS ?= --recipe nvfp4 --episodes 3 --out out/drive
 PYTEST_ARGS ?=
 
-.PHONY: help setup drive test test-full check format clean
+.PHONY: help setup drive test test-full test-oracles check format clean
 
 help:
-	@sed -n '1,2s/^# *//p' $(MAKEFILE_LIST)
+	@sed -n '1,3s/^# *//p' $(MAKEFILE_LIST)
 
 setup: $(STAMP)
 
@@ -40,6 +42,17 @@ test: check
 
 test-full: check
 	WMRT_FULL=1 $(BIN)/python -m pytest -n auto --dist loadscope $(PYTEST_ARGS)
+
+# The other libraries live; `make test` knows them by the vectors in tests/golden. torch is installed
+# already and held by constraints.txt, so neither brings another. One process: it counts agreements.
+test-oracles: $(ORACLES)
+	WMRT_ORACLES_JSON=benchmarks/oracles.json $(BIN)/python -m pytest tests/oracles \
+	  tests/quant/test_golden.py tests/quant/test_golden_integers.py $(PYTEST_ARGS)
+
+$(ORACLES): $(STAMP) constraints-oracles.txt
+	$(BIN)/python -m pip install -q --no-compile -c constraints.txt -c constraints-oracles.txt \
+	  --no-build-isolation -e '.[oracles]'
+	@touch $@
 
 check: setup
 	$(BIN)/ruff check .

@@ -12,6 +12,9 @@ from wmrt.quant.recipe import RECIPES
 from wmrt.quant.rules import DEFAULT, Rules
 from wmrt.quant.tensor import QuantizedTensor, check_scales, check_zero_points
 
+# E8M0 byte of 2^125: of 4 x 2^126 float32 would make infinity. What exceeds 6 x 2^125 saturates.
+MX_LARGEST = 252
+
 
 def quantize(
     weight: Tensor,
@@ -29,7 +32,8 @@ def quantize(
     `rules`, which documents every other choice:
 
     * nvfp4: g = amax / 2688, or 1 for an all-zero tensor; block scale = E4M3(block amax / 6 / g)
-    * mxfp4: shared power of two, block amax rounded up to the next one from mantissa 1.75 on
+    * mxfp4: shared power of two, block amax rounded up to the next one from mantissa 1.75 on, at
+      most 2^125
     * int4: float16 scale = amax / 7.5, codes clamped to [-8, 7]; with zero points
       (max - min) / 15 and the code of zero
     * fp8, int8: float32 scale = amax / 448, amax / 127
@@ -118,7 +122,7 @@ def _own_scales(
     if spec.scale == "e4m3":
         return block_scales.nvfp4_scales(amax, factor, rules)
     if spec.scale == "e8m0":
-        return formats.encode_e8m0(amax, rules.mx_scale)
+        return formats.encode_e8m0(amax, rules.mx_scale).clamp(max=MX_LARGEST)
     if spec.scale == "fp16":
         return block_scales.to_float16(block_scales.int4_scales(blocks, spec, rules))
     return block_scales.row_scales(amax, spec, rules)

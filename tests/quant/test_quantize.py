@@ -39,7 +39,7 @@ def error_bound(w: Tensor, q: QuantizedTensor) -> Tensor:
     spec, step = q.spec, step_sizes(q)
     codes = torch.arange(256, dtype=torch.uint8).unsqueeze(0)
     levels = decode_codes(codes, spec).double().unique()
-    levels = levels[~levels.isnan()]
+    levels = levels[~levels.isnan() & (levels != -128.0)]  # int8 is symmetric
     x = torch.where(step > 0, w.double() / step, 0.0)
     if q.zero_points is not None:
         zeros = q.zero_points.double().repeat_interleave(spec.block, 1)[:, : q.shape[1]]
