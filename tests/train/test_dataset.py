@@ -73,13 +73,13 @@ def test_episodes_of_a_folder_come_in_seed_order_each_once(tmp_path: Path) -> No
     made = episodes(25)
     folder(tmp_path, made[:5] + made[5:])  # shards of 20 and 5
     save_shard(tmp_path / "shard-00000020-020.npz", made[20:])  # a later, longer run
-    (tmp_path / "shard-00000040-020.tmp.npz").write_bytes(b"interrupted")
+    (tmp_path / ".shard-00000040-020.npz.7").write_bytes(b"interrupted")
     assert [e.seed for e in load_episodes(tmp_path)] == list(range(25))
 
 
 def test_a_folder_without_finished_shards_says_what_to_run(tmp_path: Path) -> None:
     folder(tmp_path, [])
-    (tmp_path / "shard-00000000-020.tmp.npz").write_bytes(b"interrupted")
+    (tmp_path / ".shard-00000000-020.npz.7").write_bytes(b"interrupted")
     with pytest.raises(UsageError, match="no shard files; run: wmrt collect --out"):
         load_episodes(tmp_path)
 
@@ -95,7 +95,9 @@ def test_meta_round_trip(tmp_path: Path) -> None:
     assert json.loads(json.dumps(meta.to_json())) == json.loads((tmp_path / META).read_text())
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"env": 3}', "\x00\xff"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"env": 3}', "\x00\xff", '{"env": "a", "schema": {}}']
+)
 def test_meta_that_cannot_be_read_names_the_file(text: str, tmp_path: Path) -> None:
     (tmp_path / META).write_text(text, "latin-1")
     with pytest.raises(UsageError, match=r"meta\.json"):

@@ -6,19 +6,14 @@ from pathlib import Path
 
 import click
 
-from wmrt.cli.common import console, json_option, progress, write_result
+from wmrt.cli.common import console, json_option, out_option, progress, write_result
 
 
 @click.command(
     epilog="Example: wmrt collect --out data/highway --episodes 1600 (about 25 minutes on 2 cores)"
 )
 @click.option("--env", "env_id", default="wmrt/Highway-v0", show_default=True, help="Gymnasium id.")
-@click.option(
-    "--out",
-    default=Path("data/highway"),
-    type=click.Path(file_okay=False, path_type=Path),
-    show_default=True,
-)
+@out_option(default=Path("data/highway"), show_default=True, help="Folder of the recording.")
 @click.option(
     "--episodes",
     default=None,
@@ -41,8 +36,7 @@ def command(
     """Record driving episodes to learn from; finished parts are kept, a second run continues.
 
     Drivers: the expert, the expert with noise, with bursts of random actions, and random ones;
-    every
-    state is labelled by the expert. Seeds held out for evaluation are refused.
+    every state is labelled by the expert. Seeds held out for evaluation are refused.
     """
     from wmrt.train.collect import collect
     from wmrt.train.pipeline import SHIPPED

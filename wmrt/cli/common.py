@@ -1,4 +1,4 @@
-"""What the verbs share: the result file, progress bars, and the exit for a result that falls short.
+"""What the verbs share: where results go, progress bars, the exit for a result that falls short.
 
 A verb raises `wmrt.core.errors.WmrtError` (or a click error) for anything its user did wrong;
 `wmrt.cli.main.main` turns it into one line and exit status 2.
@@ -30,33 +30,66 @@ from rich.progress import (
 from wmrt import __version__
 from wmrt.core import machine
 from wmrt.core.errors import UsageError
+from wmrt.core.files import replacing, require_writable
 
 T = TypeVar("T")
 
 
 def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds ``--json FILE``; the verb receives ``json_path: Path | None`` for `write_result`."""
+    """Adds ``--json FILE``; the verb receives ``json_path: Path | None`` for `write_result`.
+
+    A file that cannot be written, or whose folder is not there, is told before the work.
+    """
     option = click.option(
         "--json",
         "json_path",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        callback=_writable,
-        help="Write the results to FILE as JSON.",
+        callback=_check_file,
+        help="Write the results to FILE as JSON; its folder has to be there.",
     )
     return option(function)
 
 
-def _writable(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
-    """Make the file's folder now, so that a path that cannot be written is told before the work."""
+def out_option(*, beside: bool = False, **settings: Any) -> Callable[..., Callable[..., Any]]:
+    """Adds ``--out DIR``, made if it is not there; the verb receives ``out: Path``.
+
+    A place that cannot be written is told before the work.
+
+    Args:
+        beside: the verb writes beside DIR and renames, as checkpoints are saved.
+        settings: of `click.option`.
+    """
+
+    def check(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
+        if path is not None:
+            _check_folder(path.absolute().parent if beside else path)
+        return path
+
+    return click.option(
+        "--out",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="DIR",
+        callback=check,
+        **settings,
+    )
+
+
+def _check_folder(folder: Path) -> None:
+    try:
+        require_writable(folder)
+    except UsageError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _check_file(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
     if path is None:
         return None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise click.BadParameter(f"cannot make folder {path.parent}: {error.strerror}") from None
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise click.BadParameter(f"{path} cannot be written")
+    if not path.parent.is_dir():
+        raise click.BadParameter(f"{path}: there is no folder {path.parent}; make it first")
+    if path.exists() and not path.is_file():
+        raise click.BadParameter(f"{path} is there and is no file")
+    _check_folder(path.parent)
     return path
 
 
@@ -102,7 +135,7 @@ def write_result(
     """Write the result file of ``--json``; nothing if ``path`` is None.
 
     Args:
-        path: written whole or not at all (a temporary file beside it, renamed).
+        path: written whole or not at all; `UsageError` if it cannot be.
         results: JSON data, dataclasses, enums, paths, NumPy or torch values. A figure that is
             missing is None: a NaN or an infinity is refused with its place.
         device: torch device that ran the model; a CUDA device is recorded with its name.
@@ -129,13 +162,8 @@ def write_result(
         "identity": plain(identity, "identity"),
         "results": plain(results, "results"),
     }
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with replacing(path) as temporary:
         temporary.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", "utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise UsageError(f"--json {path}: {error.strerror or error}") from None
 
 
 def plain(value: Any, place: str) -> Any:

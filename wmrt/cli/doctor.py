@@ -22,7 +22,7 @@ _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)")
 _EXTRA = re.compile(r"""extra\s*==\s*['"]([^'"]+)['"]""")
 
 
-@click.command(epilog="Example: wmrt doctor --json out/doctor.json")
+@click.command(epilog="Example: wmrt doctor --json doctor.json")
 @json_option
 def command(json_path: Path | None) -> None:
     """Show what this machine and this installation have, and what is missing.

@@ -21,7 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wmrt.core.errors import UsageError
+from wmrt.core.errors import UsageError, WmrtError
+from wmrt.core.files import replacing
 from wmrt.core.types import ActionSpec
 from wmrt.model.schema import UNKNOWN, StateSchema
 
@@ -53,7 +54,7 @@ class Episode:
 
 
 def save_shard(path: Path, episodes: Sequence[Episode]) -> None:
-    """Write a shard under a temporary name, then rename it into place."""
+    """Write a shard, whole or not at all; `UsageError` if it cannot be written."""
     q = np.concatenate([e.q for e in episodes])
     arrays = {
         "q": np.where(q == UNKNOWN, _UNKNOWN32, q).astype(np.int32),
@@ -66,9 +67,8 @@ def save_shard(path: Path, episodes: Sequence[Episode]) -> None:
         "seed": np.array([e.seed for e in episodes], np.int64),
         "driver": np.array([e.driver for e in episodes], np.int32),
     }
-    temporary = path.with_suffix(".tmp.npz")
-    np.savez_compressed(temporary, allow_pickle=False, **arrays)
-    temporary.replace(path)
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
 def load_shard(path: Path) -> list[Episode]:
@@ -104,7 +104,10 @@ def load_shard(path: Path) -> list[Episode]:
 
 @dataclass(frozen=True)
 class Meta:
-    """What every shard of a folder has in common."""
+    """What every shard of a folder has in common.
+
+    ``checkpoint`` is the SHA-256 of the weights that drove, if a model did.
+    """
 
     env: str
     schema: StateSchema
@@ -113,8 +116,10 @@ class Meta:
     horizon: int
     drivers: tuple[str, ...]
     sensor_groups: tuple[tuple[str, ...], ...]
+    checkpoint: str | None = None
 
     def to_json(self) -> dict[str, Any]:
+        driven_by = {} if self.checkpoint is None else {"checkpoint": self.checkpoint}
         return {
             "env": self.env,
             "schema": self.schema.to_json(),
@@ -123,6 +128,7 @@ class Meta:
             "horizon": self.horizon,
             "drivers": list(self.drivers),
             "sensor_groups": [list(g) for g in self.sensor_groups],
+            **driven_by,
         }
 
     @classmethod
@@ -145,15 +151,18 @@ class Meta:
                 data["horizon"],
                 tuple(data["drivers"]),
                 tuple(tuple(g) for g in data["sensor_groups"]),
+                data.get("checkpoint"),
             )
         except (KeyError, TypeError) as error:
             raise UsageError(f"{folder / META} describes no recording: {error!r}") from None
+        except WmrtError as error:
+            raise UsageError(f"{folder / META}: {error}") from None
 
 
 def load_episodes(folder: Path) -> list[Episode]:
     """All episodes of a folder in seed order, each seed once: shards of runs with other numbers of
     episodes overlap."""
-    shards = [p for p in sorted(folder.glob("shard-*.npz")) if not p.name.endswith(".tmp.npz")]
+    shards = sorted(folder.glob("shard-*.npz"))
     if not shards:
         raise UsageError(f"{folder} holds no shard files; run: wmrt collect --out {folder}")
     by_seed = {episode.seed: episode for shard in shards for episode in load_shard(shard)}

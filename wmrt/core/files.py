@@ -1,0 +1,57 @@
+"""Files that appear whole or not at all, and places that are found unwritable before the work."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from wmrt.core.errors import UsageError
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Write ``path`` under a temporary name beside it: ``with replacing(path) as temporary``.
+
+    It is renamed when the block ends. When the block fails, on a full disk or by Ctrl-C, the
+    temporary file goes and what ``path`` was before stays.
+
+    Raises:
+        UsageError: for an OSError, with the path and the reason.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield temporary
+        temporary.replace(path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what processes that were killed while `replacing` ``path`` have left beside it."""
+    for temporary in path.parent.glob(f".{path.name}.*"):
+        temporary.unlink(missing_ok=True)
+
+
+def require_writable(folder: Path) -> None:
+    """Raise `UsageError` unless files can be written in ``folder``, which need not exist yet.
+
+    Writes a page to a file without a name in the nearest folder that exists; nothing is left.
+    """
+    nearest = folder.absolute()
+    while not os.path.lexists(nearest):
+        nearest = nearest.parent
+    try:
+        if not nearest.is_dir():
+            raise NotADirectoryError(None, "it is no folder")
+        with tempfile.TemporaryFile(dir=nearest) as probe:
+            probe.write(bytes(4096))
+    except OSError as error:
+        where = "" if nearest == folder.absolute() else f" in {nearest}"
+        reason = error.strerror or str(error)
+        raise UsageError(f"{folder} cannot be written{where}: {reason}") from None
