@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import wmrt.train.collect as module
-from tests.train.toys import ACTIONS, SCHEMA, ToyEnv, expert
+from tests.train.toys import ACTIONS, SCHEMA, ToyEnv, expert, here
 from wmrt.core.errors import UsageError
 from wmrt.core.seeds import HELD_OUT
 from wmrt.core.types import ActionDim, ActionSpec
@@ -168,22 +167,7 @@ def test_a_policy_drives_within_the_actuators_rate_and_the_expert_labels(seed: i
 def test_shards_continue_and_damaged_ones_are_told(
     toy: list[ToyEnv], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Here:
-        """Runs what it is given at once, in this process."""
-
-        def __init__(self, *_: object, **__: object) -> None: ...
-        def __enter__(self) -> Here:
-            return self
-
-        def __exit__(self, *_: object) -> None: ...
-        def submit(self, function: Any, *args: Any) -> Any:
-            from concurrent.futures import Future
-
-            future: Any = Future()
-            future.set_result(function(*args))
-            return future
-
-    monkeypatch.setattr(module, "ProcessPoolExecutor", Here)
+    monkeypatch.setattr(module, "worker_pool", here)
     seen: list[tuple[int, int]] = []
 
     def run(count: int) -> list[int]:

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from tests.train.toys import ACTIONS, CONFIG, QUICK, SCHEMA, episodes, folder
+from tests.train.toys import (
+    ACTIONS,
+    CONFIG,
+    HORIZON,
+    QUICK,
+    SCHEMA,
+    ToyEnv,
+    episodes,
+    folder,
+    here,
+)
 from wmrt.core.errors import CheckpointError, UsageError
 from wmrt.model.checkpoint import load_checkpoint
 from wmrt.model.schema import StateSchema
 from wmrt.runtime import WorldModel
+from wmrt.train import collect as collecting
 from wmrt.train import pipeline
 from wmrt.train.dataset import META, Meta
-from wmrt.train.pipeline import SHIPPED, prepare, train
+from wmrt.train.pipeline import SHIPPED, prepare, reproduce, train
 from wmrt.train.trainer import train_compensation
 
 BRIEF = replace(QUICK, steps=4, batch=4, save_every=2)
@@ -106,6 +120,62 @@ def test_data_that_does_not_fit_the_model_is_told_before_any_training(tmp_path: 
     with pytest.raises(CheckpointError, match=r"holds other files, not overwritten: meta\.json"):
         train([data], data, CONFIG, BRIEF)
     assert not (tmp_path / "data.work").exists()
+
+
+@pytest.fixture
+def small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict[str, Any]]:
+    """`reproduce` of a run of seconds, on toys, into ``out``; the data is in ``data``."""
+    folder(tmp_path / "data", episodes(22))
+    small = replace(
+        SHIPPED, env="toy/Toy-v0", episodes=22, own_episodes=3, model=CONFIG, train=BRIEF,
+        second=replace(BRIEF, seed=1),
+    )  # fmt: skip
+    monkeypatch.setattr(pipeline, "SHIPPED", small)
+    monkeypatch.setattr(collecting, "HORIZON", HORIZON)
+    monkeypatch.setattr(collecting, "make_env", lambda env_id: ToyEnv())
+    monkeypatch.setattr(collecting, "worker_pool", here)
+
+    def run() -> dict[str, Any]:
+        return reproduce(tmp_path / "data", tmp_path / "out", 1, lambda name: lambda *_: None)
+
+    return run
+
+
+def test_the_parts_of_a_reproduction_name_what_they_come_from(
+    small_run: Callable[[], dict[str, Any]], tmp_path: Path
+) -> None:
+    found = small_run()
+    first = load_checkpoint(tmp_path / "out.first")
+    assert Meta.read(tmp_path / "out.own").checkpoint == first.weights_sha256
+    assert found["start_sha256"] == first.weights_sha256
+    assert found["start"] == first.provenance and found["own_episodes"] == 3
+    assert small_run()["resumed"] is True  # everything is kept
+
+
+def test_drives_and_states_of_an_earlier_stage_one_are_told(
+    small_run: Callable[[], dict[str, Any]], tmp_path: Path
+) -> None:
+    small_run()
+    before = load_checkpoint(tmp_path / "out.first").weights_sha256
+    shutil.rmtree(tmp_path / "out.first")
+    shutil.rmtree(tmp_path / "out.first.work")
+    folder(tmp_path / "data", episodes(22, steps=30))  # another recording: another stage one
+    with pytest.raises(UsageError, match=f"holds drives of {before[:16]}.*delete .*out.own"):  # type: ignore[index]
+        small_run()
+    assert load_checkpoint(tmp_path / "out.first").weights_sha256 != before
+    shutil.rmtree(tmp_path / "out.own")
+    with pytest.raises(UsageError, match=r"out.work.*another .*start; delete it"):
+        small_run()
+    shutil.rmtree(tmp_path / "out.work")
+    small_run()
+
+
+def test_a_first_stage_of_another_run_is_told(
+    small_run: Callable[[], dict[str, Any]], tmp_path: Path
+) -> None:
+    train([tmp_path / "data"], tmp_path / "out.first", CONFIG, replace(BRIEF, lr=1e-5))
+    with pytest.raises(UsageError, match=r"out.first is another run than stage one; delete it"):
+        small_run()
 
 
 def test_the_shipped_run_is_fixed_and_fits_its_budget() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wmrt.cli.common import console, json_option, progress, write_result
+from wmrt.cli.common import console, json_option, out_option, progress, write_result
 from wmrt.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,12 +16,16 @@ if TYPE_CHECKING:
     from wmrt.model.config import ModelConfig
     from wmrt.train.trainer import Progress, TrainConfig
 
-_FOLDER = click.Path(file_okay=False, path_type=Path)
-
 
 @click.command(epilog="Example: wmrt train --reproduce --data data/highway --out runs/highway")
-@click.option("--data", default=Path("data/highway"), type=_FOLDER, show_default=True)
-@click.option("--out", required=True, type=_FOLDER, help="Checkpoint folder.")
+@click.option(
+    "--data",
+    default=Path("data/highway"),
+    type=click.Path(file_okay=False, path_type=Path),
+    show_default=True,
+    help="Folder of the recording.",
+)
+@out_option(beside=True, required=True, help="Checkpoint folder.")
 @click.option("--reproduce", is_flag=True, help="The shipped model's run; excludes what follows.")
 @click.option("--preset", default=None, help="Model size: tiny, mini, small (default), 1.3b.")
 @click.option("--selector", default=None, help="learned (default), full, recent, random.")

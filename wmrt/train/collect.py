@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wmrt.core.errors import UsageError
-from wmrt.core.parent import exit_with_parent
+from wmrt.core.files import remove_leftovers, replacing, require_writable
 from wmrt.core.seeds import require_training_seeds
 from wmrt.core.types import ActionSpec
+from wmrt.core.workers import worker_pool
+from wmrt.model.checkpoint import load_checkpoint
 from wmrt.model.schema import StateSchema
 from wmrt.train.dataset import META, Episode, Meta, load_shard, save_shard
 
@@ -204,9 +205,18 @@ def plan(folder: Path, episodes: int, first_seed: int) -> list[Shard]:
     ]
 
 
-def write_meta(env_id: str, folder: Path, drivers: Sequence[str] = tuple(DRIVERS)) -> None:
-    """Write what the shards have in common; a folder of another environment or schema is
-    refused."""
+def write_meta(
+    env_id: str,
+    folder: Path,
+    drivers: Sequence[str] = tuple(DRIVERS),
+    checkpoint: str | None = None,
+) -> None:
+    """Write what the shards have in common, with the hash of the ``checkpoint`` that drives.
+
+    Raises:
+        UsageError: ``folder`` cannot be written, or holds a recording of another environment,
+            schema or driving checkpoint.
+    """
     env = make_env(env_id)
     inner = env.unwrapped
     meta = Meta(
@@ -217,16 +227,28 @@ def write_meta(env_id: str, folder: Path, drivers: Sequence[str] = tuple(DRIVERS
         HORIZON,
         tuple(drivers),
         tuple(tuple(g) for g in getattr(inner, "sensor_groups", ())),
+        checkpoint,
     )
     env.close()
+    require_writable(folder)
+    if (folder / META).exists():
+        _require_same(folder, Meta.read(folder), meta)
     folder.mkdir(parents=True, exist_ok=True)
-    if (folder / META).exists() and Meta.read(folder).to_json() != json.loads(
-        json.dumps(meta.to_json())
-    ):
+    with replacing(folder / META) as temporary:
+        temporary.write_text(json.dumps(meta.to_json(), indent=1))
+
+
+def _require_same(folder: Path, found: Meta, wanted: Meta) -> None:
+    if found.checkpoint != wanted.checkpoint:
+        drivers = [c[:16] if c else "no model" for c in (found.checkpoint, wanted.checkpoint)]
+        raise UsageError(
+            f"{folder} holds drives of {drivers[0]}, wanted are those of {drivers[1]}: the "
+            f"checkpoint that drives was made again since; delete {folder}"
+        )
+    if found.to_json() != json.loads(json.dumps(wanted.to_json())):
         raise UsageError(
             f"{folder} holds a recording of another environment or schema; choose another --out"
         )
-    (folder / META).write_text(json.dumps(meta.to_json(), indent=1))
 
 
 def collect(
@@ -243,16 +265,23 @@ def collect(
     With ``checkpoint`` that model drives; else the `DRIVERS`.
     """
     shards = plan(folder, episodes, first_seed)
-    write_meta(env_id, folder, [MODEL] if checkpoint else tuple(DRIVERS))
+    if checkpoint is None:
+        write_meta(env_id, folder)
+    else:
+        write_meta(env_id, folder, [MODEL], load_checkpoint(checkpoint).weights_sha256)
     missing = [s for s in shards if not _complete(s)]
     progress(len(shards) - len(missing), len(shards))
     if not missing:
         return
-    with ProcessPoolExecutor(jobs, get_context("spawn"), exit_with_parent) as pool:
-        futures = [pool.submit(collect_shard, env_id, shard, checkpoint) for shard in missing]
-        for done, future in enumerate(as_completed(futures), len(shards) - len(missing) + 1):
-            yield future.result()
-            progress(done, len(shards))
+    try:
+        with worker_pool(jobs) as pool:
+            futures = [pool.submit(collect_shard, env_id, shard, checkpoint) for shard in missing]
+            for done, future in enumerate(as_completed(futures), len(shards) - len(missing) + 1):
+                yield future.result()
+                progress(done, len(shards))
+    finally:
+        for shard in missing:
+            remove_leftovers(shard.path)
 
 
 def _complete(shard: Shard) -> bool:

@@ -11,7 +11,12 @@ from typing import Any
 import torch
 
 from wmrt.core.errors import UsageError
-from wmrt.model.checkpoint import load_checkpoint, require_replaceable, save_checkpoint
+from wmrt.model.checkpoint import (
+    Checkpoint,
+    load_checkpoint,
+    require_replaceable,
+    save_checkpoint,
+)
 from wmrt.model.config import ModelConfig, preset
 from wmrt.model.network import Network
 from wmrt.runtime.build import float_network, to_checkpoint
@@ -63,6 +68,7 @@ class Prepared:
     network: Network
     trainer: Trainer
     episodes: list[Episode]
+    start: Checkpoint | None
 
 
 def prepare(
@@ -82,18 +88,25 @@ def prepare(
             f"{data[0]} holds chunks of {meta.horizon} actions, the model wants {model.chunk}"
         )
     episodes, source = _episodes(data, limit)
-    if start is None:
+    base = None if start is None else load_checkpoint(start)
+    if base is None:
         schema = fit_knots(meta.schema, episodes)
         torch.manual_seed(train.seed)  # initial weights
         network = Network(schema, model, meta.actions)
     else:
-        network = float_network(load_checkpoint(start))
+        network = float_network(base)
         schema = network.schema
     recording = Recording.build(episodes, schema, source)
-    if start is None:
+    if base is None:
         fit_changes(network, recording)
-    trainer = Trainer(network, recording, train, group_mask(schema, meta.sensor_groups))
-    return Prepared(meta, recording, network, trainer, episodes)
+    groups = group_mask(schema, meta.sensor_groups)
+    trainer = Trainer(network, recording, train, groups, _weights(base))
+    return Prepared(meta, recording, network, trainer, episodes, base)
+
+
+def _weights(checkpoint: Checkpoint | None) -> str:
+    """Hash of a checkpoint's weights; empty for none."""
+    return "" if checkpoint is None else checkpoint.weights_sha256 or ""
 
 
 def _episodes(data: Sequence[Path], limit: int | None) -> tuple[list[Episode], list[int]]:
@@ -147,7 +160,8 @@ def train(
         "first_seed": min(e.seed for e in ready.episodes),
         "last_seed": max(e.seed for e in ready.episodes),
         "train": config.to_json(),
-        "start": None if start is None else load_checkpoint(start).provenance,
+        "start": None if ready.start is None else ready.start.provenance,
+        "start_sha256": _weights(ready.start) or None,
         "validation": validation,
         "action_quant": compensation,
         "parameters": sum(p.numel() for p in ready.network.parameters()),
@@ -163,16 +177,25 @@ def train(
 def reproduce(
     data: Path, out: Path, jobs: int, progress: Callable[[str], Progress]
 ) -> dict[str, Any]:
-    """The shipped checkpoint again: stage one, drives of its own, stage two. Finished parts are
-    kept.
+    """The shipped checkpoint again: stage one, drives of its own, stage two.
+
+    Finished parts are kept beside ``out``: ``.first`` is stage one, ``.own`` its drives, ``.work``
+    the state of a stage that was interrupted. Each records which weights it comes from.
 
     Args:
         data: what `wmrt collect` recorded.
         progress: gives the progress callback of a part, by its name.
+
+    Raises:
+        UsageError: a part does not come from the one before it (stage one was trained again, or by
+            another version); the message names what to delete. Nothing is deleted here.
     """
     out = out.absolute()
+    require_replaceable(out)
     first, own = out.with_name(out.name + ".first"), out.with_name(out.name + ".own")
-    if not first.exists():
+    if first.exists():
+        _require_stage_one(first)
+    else:
         train(
             [data], first, SHIPPED.model, SHIPPED.train, limit=SHIPPED.episodes,
             progress=progress("stage one"),
@@ -187,6 +210,17 @@ def reproduce(
         [data, own], out, SHIPPED.model, SHIPPED.second, limit=SHIPPED.episodes, start=first,
         progress=progress("stage two"),
     )  # fmt: skip
+
+
+def _require_stage_one(first: Path) -> None:
+    """Raise `UsageError` unless ``first`` is a checkpoint of this very stage one."""
+    found = load_checkpoint(first)
+    episodes, config = found.provenance.get("episodes"), found.provenance.get("train")
+    wanted = (SHIPPED.model.to_json(), SHIPPED.episodes, SHIPPED.train.to_json())
+    if (found.model, episodes, config) != wanted:
+        raise UsageError(
+            f"{first} is another run than stage one; delete it, or choose another --out"
+        )
 
 
 @torch.no_grad()
