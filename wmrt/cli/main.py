@@ -9,19 +9,25 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from keyword import iskeyword
 
 import click
 
 from wmrt import __version__
 from wmrt.core.errors import WmrtError
 
-#: Verb to its line in ``wmrt --help``. The verb's module is ``wmrt.cli.<verb>``.
+#: Verb to its line in ``wmrt --help``. The verb's module is ``wmrt.cli.<verb>``, with an underscore
+#: after it where Python takes the word for itself.
 VERBS = {
     "drive": "Drive a simulated car with a world model and show what it did and how fast.",
     "collect": "Record driving episodes to learn from.",
     "train": "Train a world model on recorded episodes.",
     "quantize": "Store a checkpoint's weights in 4 bits.",
-    "inspect": "Show what a checkpoint holds.",
+    "export": "Write a packed checkpoint for other tools.",
+    "import": "Read packed weights of other tools into a checkpoint.",
+    "inspect": "Show what a checkpoint holds, and where its bytes go.",
+    "gates": "Judge a recipe: execution, quality, capacity, speed.",
+    "init": "Write a checkpoint of random weights, for speed and memory.",
     "doctor": "Show what this machine and this installation have, and what is missing.",
 }
 
@@ -37,7 +43,8 @@ class VerbGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             raise click.UsageError(f"no verb {cmd_name!r}; there are {', '.join(VERBS)}", ctx)
-        command: click.Command = import_module(f"wmrt.cli.{cmd_name}").command
+        module = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
+        command: click.Command = import_module(f"wmrt.cli.{module}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -48,7 +55,8 @@ class VerbGroup(click.Group):
 @click.group(
     cls=VerbGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit status: 0 done, 1 the result falls short, 2 the request or its input is wrong. "
+    epilog="Exit status: 0 done, 1 the result falls short, 2 the request or its input is wrong, "
+    "130 interrupted by Ctrl-C. "
     "Example: wmrt drive --recipe nvfp4 --episodes 3 --out out/drive",
 )
 @click.version_option(__version__, prog_name="wmrt", message="%(prog)s %(version)s")
@@ -68,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return USAGE
-    except click.Abort:
+    except (click.Abort, KeyboardInterrupt):
         return _complain("wmrt", "interrupted", INTERRUPTED)
     except (click.ClickException, WmrtError, OSError) as error:
         if os.environ.get("WMRT_TRACEBACK") == "1":
@@ -80,6 +88,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _describe(error: Exception) -> tuple[str, str]:
     """The command that complains, and what about."""
     if not isinstance(error, click.ClickException):
+        if isinstance(error, OSError) and error.strerror:  # without its number
+            where = "" if error.filename is None else f"{error.filename!r}: "
+            return "wmrt", where + error.strerror
         return "wmrt", str(error) or type(error).__name__
     context = getattr(error, "ctx", None)
     path = "wmrt" if context is None else context.command_path

@@ -1,0 +1,1 @@
+"""What ``wmrt gates`` does: set up what is gated, drive it, show the verdicts."""
