@@ -1,60 +1,77 @@
-"""Next-state error of a checkpoint against persistence, on drives from held-out seeds.
+"""Next-state error of checkpoints against persistence, on drives from held-out seeds.
 
     python tools/next_state.py --model highway --episodes 60
 
-Drives are made on the spot by the noisy expert and never used for training.
+Drives are made on the spot by the noisy expert and never used for training; several models are
+measured on the same ones.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import click
 
-from wmrt.cli.common import console, falls_short, json_option, write_result
+from wmrt.cli.common import console, falls_short, json_option, track, write_result
 from wmrt.core.seeds import HELD_OUT
 from wmrt.train.dataset import Episode, Recording
+from wmrt.train.evaluate import open_loop
 
 
 @click.command()
-@click.option("--model", default="highway", show_default=True)
+@click.option("--model", "models", default=("highway",), multiple=True, show_default=True)
 @click.option("--recipe", default=None, help="Default: as stored.")
 @click.option("--episodes", default=60, type=click.IntRange(1), show_default=True)
 @click.option("--jobs", default=2, type=click.IntRange(1), show_default=True)
 @json_option
-def main(model: str, recipe: str | None, episodes: int, jobs: int, json_path: Path | None) -> None:
-    from rich.table import Table
-
+def main(
+    models: tuple[str, ...], recipe: str | None, episodes: int, jobs: int, json_path: Path | None
+) -> None:
     from wmrt.runtime import WorldModel
-    from wmrt.train.evaluate import open_loop
 
-    world = WorldModel.from_pretrained(model, recipe=recipe)
-    env_id = world.provenance["env"]
+    worlds = [WorldModel.from_pretrained(model, recipe=recipe) for model in models]
+    envs = sorted({str(world.provenance["env"]) for world in worlds})
+    if len(envs) > 1:
+        raise click.UsageError(f"models of different environments: {', '.join(envs)}")
     seeds = HELD_OUT[:episodes]
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        drives = list(pool.map(_drive, [(env_id, seed) for seed in seeds], chunksize=4))
-    rows = open_loop(world.network, Recording.build(drives, world.schema))
-    table = Table("steps ahead", "model", "persistence", "category wrong", "persistence wrong")
-    for row in rows:
-        table.add_row(
-            str(row.steps),
-            f"{row.model:.3f}",
-            f"{row.persistence:.3f}",
-            f"{row.category_model:.4f}",
-            f"{row.category_persistence:.4f}",
-        )
-    console().print(table, f"RMSE in standard deviations, {rows[0].windows} windows, {env_id}")
+        drives = list(pool.map(_drive, [(envs[0], seed) for seed in seeds], chunksize=4))
+    results: list[dict[str, Any]] = []
+    for model, world in zip(models, track(worlds, "measuring"), strict=True):
+        rows = open_loop(world.network, Recording.build(drives, world.schema))
+        results.append({"model": model, "recipe": world.recipe.name, "horizons": rows})
+    _show(results, envs[0])
     write_result(
         json_path,
-        {"horizons": [asdict(r) for r in rows], "seeds": [seeds[0], seeds[-1]]},
-        model=model,
-        recipe=world.recipe.name,
+        {"models": results, "seeds": [seeds[0], seeds[-1]]},
+        model=", ".join(models),
+        recipe=recipe,
     )
-    if any(row.model >= row.persistence for row in rows):
-        falls_short("the model is no better than persistence at some horizon")
+    if any(row.model >= row.persistence for result in results for row in result["horizons"]):
+        falls_short("a model is no better than persistence at some horizon")
+
+
+def _show(results: list[dict[str, Any]], env: str) -> None:
+    from rich.table import Table
+
+    table = Table(
+        "model", "steps ahead", "error", "persistence", "category wrong", "by persistence"
+    )
+    for result in results:
+        for row in result["horizons"]:
+            table.add_row(
+                f"{result['model']} {result['recipe']}",
+                str(row.steps),
+                f"{row.model:.3f}",
+                f"{row.persistence:.3f}",
+                f"{row.category_model:.4f}",
+                f"{row.category_persistence:.4f}",
+            )
+    windows = results[0]["horizons"][0].windows
+    console().print(table, f"RMSE in standard deviations, {windows} windows, {env}")
 
 
 def _drive(task: tuple[str, int]) -> Episode:
