@@ -9,6 +9,14 @@ import torch
 
 ARRAYS = dict(np.load(Path(__file__).parents[1] / "golden" / "lowbit_golden.npz"))
 SETS = ("w", "wout", "edge", "tail")
+# Who wrote which vectors.
+VERSIONS = {
+    "flashinfer": "FlashInfer 0.7.4 (vectors)", "te": "TransformerEngine 2.20.2 (vectors)",
+    "torchao": "torchao 0.18.0 (vectors)", "modelopt": "ModelOpt 0.47.0 (vectors)",
+    "compressed_tensors": "compressed-tensors 0.20.1 (vectors)", "ggml": "ggml 0.21.0 (vectors)",
+    "numpy": "ml_dtypes 0.6.0 (vectors)", "ort": "ONNX Runtime 1.32.0 (vectors)",
+    "gfloat": "gfloat 0.5.2 (vectors)", "_fi": "FlashInfer 0.7.4 (vectors)",
+}  # fmt: skip
 
 
 def weight(name: str) -> torch.Tensor:

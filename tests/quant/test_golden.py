@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.quant.golden import ARRAYS, SETS, differing, signs, weight
+from tests.oracles.agreement import OURS, THEIRS, record
+from tests.quant.golden import ARRAYS, SETS, VERSIONS, differing, nibbles, signs, weight
 from wmrt.quant import quantize
 from wmrt.quant.formats import decode_e4m3, unpack_nibbles
 from wmrt.quant.rules import LIBRARIES, Rules
@@ -36,6 +37,8 @@ def test_nvfp4_bytes(library: str, name: str) -> None:
     blocks = q.scales.shape[1]  # the tail set is padded further than whole blocks
     scales = oracle(library, name, "scale")[:, :blocks]
     codes = oracle(library, name, "codes")[:, : blocks * 8]
+    record(VERSIONS[library], "nvfp4", THEIRS, scales=(q.scales.numpy(), scales),
+           codes=(nibbles(q.codes.numpy()), nibbles(codes)), sign=8)  # fmt: skip
     np.testing.assert_array_equal(q.scales.numpy(), scales)
     other = differing(q.codes.numpy(), codes)
     lost = np.repeat(scales == 0, 16, 1)
@@ -51,9 +54,13 @@ def test_our_nvfp4_differs_at_exact_ties_only(name: str) -> None:
     # each a tie in exact arithmetic, go the other way than where one multiplies by a reciprocal.
     q = quantize(weight(name), "nvfp4")
     blocks = q.scales.shape[1]
-    np.testing.assert_array_equal(q.scales.numpy(), ARRAYS[f"nv_te_scale_{name}"][:, :blocks])
-    other = differing(q.codes.numpy(), ARRAYS[f"nv_te_codes_{name}"][:, : blocks * 8])
-    other &= np.repeat(q.scales.numpy() > 0, 16, 1)
+    scales = ARRAYS[f"nv_te_scale_{name}"][:, :blocks]
+    np.testing.assert_array_equal(q.scales.numpy(), scales)
+    codes = ARRAYS[f"nv_te_codes_{name}"][:, : blocks * 8]
+    kept = np.repeat(q.scales.numpy() > 0, 16, 1)
+    record(VERSIONS["te"], "nvfp4", OURS, scales=(q.scales.numpy(), scales), sign=8,
+           codes=(nibbles(q.codes.numpy())[kept], nibbles(codes)[kept]))  # fmt: skip
+    other = differing(q.codes.numpy(), codes) & kept
     assert other.sum() == {"w": 4, "wout": 6, "edge": 0, "tail": 0}[name]
     step = np.repeat(decode_e4m3(q.scales).double().numpy() * q.global_scale, 16, 1)
     wide = np.pad(ARRAYS[f"x_{name}"], ((0, 0), (0, blocks * 16 - q.shape[1])))
@@ -86,8 +93,11 @@ def test_nvfp4_dequantizes_to_the_same_values(library: str, name: str) -> None:
 @pytest.mark.parametrize("name", ["w", "wout"])
 def test_nvfp4_square_tiles(name: str) -> None:
     q = quantize(weight(name), "nvfp4", rules=Rules(division="reciprocal", tile_rows=16))
-    np.testing.assert_array_equal(q.scales.numpy(), ARRAYS[f"nv_te_2d16x16_scale_{name}"])
-    np.testing.assert_array_equal(q.codes.numpy(), ARRAYS[f"nv_te_2d16x16_codes_{name}"])
+    scales, codes = (ARRAYS[f"nv_te_2d16x16_{part}_{name}"] for part in ("scale", "codes"))
+    record(VERSIONS["te"], "nvfp4 16x16", THEIRS, scales=(q.scales.numpy(), scales),
+           codes=(nibbles(q.codes.numpy()), nibbles(codes)))  # fmt: skip
+    np.testing.assert_array_equal(q.scales.numpy(), scales)
+    np.testing.assert_array_equal(q.codes.numpy(), codes)
 
 
 @pytest.mark.parametrize("name", ["w", "wout"])
@@ -155,6 +165,11 @@ def test_mxfp4_bytes(library: str, name: str) -> None:
     assert off.sum() == (4 if (library, name) == ("ggml_floor", "edge") else 0)
     assert (ours[off] == 0).all() and (theirs[off] == 251).all()
     codes = ARRAYS[f"mx_{library}_codes_{name}"]
+    oracle_name, _, rule = library.rpartition("_")
+    if rule == "numpy":
+        oracle_name, rule = rule, oracle_name
+    record(VERSIONS[oracle_name], f"mxfp4 {rule}", THEIRS, scales=(ours, theirs), sign=8,
+           codes=(nibbles(q.codes.numpy()), nibbles(codes)))  # fmt: skip
     assert not (differing(q.codes.numpy(), codes) & np.repeat(~off, 32, 1)).any()
     assert signs(q.codes.numpy(), codes) == MX_SIGNS.get((library, name), 0)
 
@@ -173,7 +188,10 @@ OFF_BY_ONE = {
 @pytest.mark.parametrize(("rule", "library"), OFF_BY_ONE)
 def test_mxfp4_at_the_boundaries_of_the_exponent(rule: str, library: str) -> None:
     q = quantize(weight("mxb"), "mxfp4", rules=Rules(mx_scale=rule))
-    off = ARRAYS[f"mx_{library}_scale_mxb"].astype(int) - q.scales.numpy()
+    theirs = ARRAYS[f"mx_{library}_scale_mxb"]
+    name = next(key for key in VERSIONS if library.startswith(key) or library.endswith(key))
+    record(VERSIONS[name], f"mxfp4 {rule}, boundaries", THEIRS, scales=(q.scales.numpy(), theirs))
+    off = theirs.astype(int) - q.scales.numpy()
     count = OFF_BY_ONE[rule, library]
     assert off.sum() == count and np.abs(off).sum() == abs(count)
     codes = ARRAYS.get(f"mx_{library}_codes_mxb")

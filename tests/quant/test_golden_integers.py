@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.quant.golden import ARRAYS, nibbles, weight
+from tests.oracles.agreement import THEIRS, record
+from tests.quant.golden import ARRAYS, VERSIONS, nibbles, weight
 from wmrt.quant import quantize
 from wmrt.quant.activations import quantize_int8, quantize_tokens
 from wmrt.quant.block_scales import blocks_of, int4_scales, int4_zero_points
@@ -44,6 +45,8 @@ def test_compressed_tensors(group: int, name: str) -> None:
     assert (theirs[zero] == np.finfo(np.float32).eps).all()  # an epsilon where ours stays 0
     codes = under(blocks / scales.unsqueeze(-1), rules)
     want = nibbles(ARRAYS[f"i4_compressed_tensors_g{group}_codes_{name}"])
+    record(VERSIONS["compressed_tensors"], f"int4-g{group}", THEIRS, codes=(codes, want),
+           scales=(scales.numpy()[~zero], theirs[~zero]))  # fmt: skip
     np.testing.assert_array_equal(codes, want)
     # The checkpoint tensor has eight codes in an int32, the first in the lowest bits.
     packed = ARRAYS[f"i4_ct_g{group}_weight_packed_i32_{name}"].view(np.uint8)
@@ -68,6 +71,9 @@ def test_zero_points(group: int, name: str) -> None:
     codes = encode_int4(shifted).flatten(-2).numpy()
     kept = np.repeat(~zero, group, 1)
     want = nibbles(ARRAYS[f"i4_{key}_codes_{name}"])
+    record(VERSIONS["compressed_tensors"], f"int4-g{group}-zp", THEIRS,
+           codes=(codes[kept], want[kept]),
+           scales=(scales.numpy()[~zero], theirs[~zero]))  # fmt: skip
     np.testing.assert_array_equal(codes[kept], want[kept])
     # Zero points lie along the rows, eight to an int32.
     packed = ARRAYS[f"i4_ct_asym_g{group}_zp_packed_i32_{name}"]
@@ -89,6 +95,7 @@ def test_modelopt(group: int, name: str) -> None:
     multiplied = under(blocks * torch.from_numpy(inverse).unsqueeze(-1), rules)
     want = nibbles(ARRAYS[f"i4_modelopt_g{group}_codes_{name}"])
     kept = np.repeat(held, group, 1)
+    record(VERSIONS["modelopt"], f"int4-g{group}", THEIRS, codes=(multiplied[kept], want[kept]))
     np.testing.assert_array_equal(multiplied[kept], want[kept])
     assert (codes != want)[kept].sum() == MODELOPT_TIES[group, name]
 
@@ -101,13 +108,16 @@ MODELOPT_TIES = {(32, "w"): 0, (128, "w"): 2, (32, "edge"): 0, (128, "edge"): 0}
 @pytest.mark.parametrize("group", GROUPS)
 def test_onnxruntime(group: int, name: str) -> None:
     blocks, scales, rules = symmetric(group, name, "onnxruntime")
-    np.testing.assert_array_equal(scales.numpy(), ARRAYS[f"i4_ort_sym_g{group}_scale_{name}"])
+    theirs = ARRAYS[f"i4_ort_sym_g{group}_scale_{name}"]
+    np.testing.assert_array_equal(scales.numpy(), theirs)
     inverse = 1.0 / scales
     codes = under(blocks * inverse.unsqueeze(-1), rules)
     # A row of float32 subnormals has a scale whose reciprocal is infinite: theirs saturates.
     over = inverse.isinf() & (scales != 0)
     kept = np.repeat(~over.numpy(), group, 1)
     want = nibbles(ARRAYS[f"i4_ort_sym_g{group}_codes_{name}"])
+    record(VERSIONS["ort"], f"int4-g{group}", THEIRS, scales=(scales.numpy(), theirs),
+           codes=(codes[kept], want[kept]))  # fmt: skip
     np.testing.assert_array_equal(codes[kept], want[kept])
     assert (~kept).sum() == (0 if name == "w" else 128)
 
@@ -123,6 +133,8 @@ def test_ggml_q4_0(name: str) -> None:
     codes = under(blocks * (1.0 / scales).unsqueeze(-1), rules)
     kept = np.repeat((ours != 0) & ~turned, 32, 1)
     want = nibbles(ARRAYS[f"i4_q4_0_codes_{name}"])
+    record(VERSIONS["ggml"], "int4-g32", THEIRS, scales=(ours, theirs),
+           codes=(codes[kept], want[kept]))  # fmt: skip
     np.testing.assert_array_equal(codes[kept], want[kept])
     assert turned.sum() == (0 if name == "w" else 5)
 
@@ -153,6 +165,9 @@ def test_a8_per_token(rule: str) -> None:
     held = ARRAYS["a8_x"].any(1)  # for a row of zeros the vectors store an epsilon, we store 0
     assert scales.numpy()[~held].tolist() == [[0.0]]
     np.testing.assert_array_equal(scales.numpy()[held], ARRAYS[f"a8_{key}_scale"][held])
+    record(VERSIONS["compressed_tensors" if rule == "amax/127.5" else "numpy"], "int8-token",
+           THEIRS, scales=(scales.numpy()[held], ARRAYS[f"a8_{key}_scale"][held]),
+           codes=(codes.numpy(), ARRAYS[f"a8_{key}_q"]))  # fmt: skip
     np.testing.assert_array_equal(codes.numpy(), ARRAYS[f"a8_{key}_q"])
     if rule == "amax/127":
         grouped, group_scales = quantize_int8(x, group=128)
