@@ -107,16 +107,12 @@ class Controller:
         self.breakers = self._breakers(model, period, breakers, settings.text("robot", robot))
         settings.require(callable(timer), "timer", "a function () -> nanoseconds", timer)
         settings.function("fallback", fallback, "(state, last action) -> action")
-        if recorder is not None:
-            settings.has_methods("recorder", recorder, ("record",))
-        if max_age is not None:
-            max_age = settings.seconds("max_age", max_age)
+        settings.has_methods("recorder", recorder, ("record",), optional=True)
         self._deadline_ns = limit * 1e9
         self._timer = timer
-        self._fallback = fallback
-        self._recorder = recorder
+        self._fallback, self._recorder = fallback, recorder
         self._channels = Channels(channels, len(model.actions))
-        self._intake = Intake(model.schema, None if max_age is None else round(max_age * 1e9))
+        self._intake = Intake(model.schema, settings.nanoseconds("max_age", max_age))
         self._predicted = tuple(bound.name for bound in self.breakers.limits.state)
         self._plan = Plan(settings.count("max_chunk_age", max_chunk_age, 0))
         self._lock = threading.RLock()

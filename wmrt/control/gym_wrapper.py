@@ -54,8 +54,7 @@ class ControlledEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         if schema is not None:
             settings.schema("schema", schema)
         settings.function("state", state, "(observation, info) -> state")
-        if clock is not None:
-            settings.has_methods("clock", clock, ("now_ns",))
+        settings.has_methods("clock", clock, ("now_ns",), optional=True)
         if breakers is None:
             missing = [name for name in ("action_spec", "period") if not hasattr(inner, name)]
             if missing or schema is None:

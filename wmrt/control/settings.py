@@ -36,9 +36,15 @@ def seconds(name: str, value: Any, *, infinite: bool = False) -> float:
     return number
 
 
+def nanoseconds(name: str, value: Any) -> int | None:
+    """A duration as `seconds` has it, or None."""
+    return None if value is None else round(seconds(name, value) * 1e9)
+
+
 def count(name: str, value: Any, least: int) -> int:
     """A whole number of at least ``least``."""
-    ok = isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= least
+    ok = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    ok = ok and bool(value >= least)
     require(ok, name, f"a whole number of at least {least}", value)
     return int(value)
 
@@ -54,10 +60,12 @@ def function(name: str, value: Any, shape: str) -> None:
     require(value is None or callable(value), name, f"a function {shape}, or None", value)
 
 
-def has_methods(name: str, value: Any, methods: tuple[str, ...]) -> None:
-    """An object, not its class, that has ``methods``."""
+def has_methods(name: str, value: Any, methods: tuple[str, ...], optional: bool = False) -> None:
+    """An object, not its class, that has ``methods``; None too if ``optional``."""
     ok = not isinstance(value, type) and all(callable(getattr(value, m, None)) for m in methods)
-    require(ok, name, f"an object with {' and '.join(f'{m}()' for m in methods)}", value)
+    allowed = f"an object with {' and '.join(f'{m}()' for m in methods)}"
+    none = optional and value is None
+    require(ok or none, name, allowed + (", or None" if optional else ""), value)
 
 
 def policy(name: str, value: Any) -> None:
