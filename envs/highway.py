@@ -171,6 +171,20 @@ class HighwayEnv(HighwayEnvFast):  # type: ignore[misc]
             "others": np.array(others, np.float64).reshape(-1, 4),
         }
 
+    def poses(self) -> np.ndarray:
+        """Every vehicle as float64[N, 4]: x, y (m), heading (rad), crashed (0 or 1)."""
+        rows = [(*v.position, v.heading, v.crashed) for v in self.road.vehicles]
+        return np.array(rows, np.float64)
+
+    def frame(self, poses: np.ndarray) -> np.ndarray:
+        """uint8[height, width, 3] of a moment that `poses` gave, after ``reset`` to its seed. It
+        moves the vehicles; needs ``render_mode="rgb_array"``."""
+        for vehicle, (x, y, heading, crashed) in zip(self.road.vehicles, poses, strict=True):
+            vehicle.position = np.array([x, y])
+            vehicle.heading, vehicle.crashed = float(heading), bool(crashed)
+        image: np.ndarray = self.render()
+        return image
+
     # highway-env's hooks.
 
     def define_spaces(self) -> None:

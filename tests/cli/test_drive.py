@@ -9,14 +9,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 pytest.importorskip("highway_env", reason="pip install 'wmrt[drive]'")
 
+from PIL import Image
+
+from wmrt.cli.driving.arms import RandomPolicy, make_arm
+from wmrt.cli.driving.environment import open_environment
+from wmrt.cli.driving.episode import Outcome
 from wmrt.cli.driving.fleet import drive_here, drive_in_processes
-from wmrt.cli.driving.stand import Plan, set_up
+from wmrt.cli.driving.reel import Reel
+from wmrt.cli.driving.stand import Account, Plan, Stand, set_up
 from wmrt.cli.main import main
 from wmrt.core.seeds import HELD_OUT
 from wmrt.envs.state import ACTIONS, highway_schema
@@ -76,8 +83,40 @@ def test_random_arm_writes_result_report_and_film(
     page = (tmp_path / "out" / "report.html").read_text()
     assert "random: uniformly random actions, without breakers" in page
     assert (tmp_path / "out" / "episode.gif").stat().st_size < 3_000_000
+    with Image.open(tmp_path / "out" / "episode.gif") as gif:  # one frame for each step scored
+        assert gif.n_frames == results["episodes"][0]["steps"]  # type: ignore[attr-defined]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["episode.gif", "report.html"]
     shown = capsys.readouterr().out
     assert "driven by random" in shown and "collisions" in shown and "report.html" in shown
+
+
+def test_the_film_shows_the_drive_that_was_scored_and_nothing_drives_again() -> None:
+    live, camera = (open_environment("wmrt/Highway-v0", film=True) for _ in range(2))
+    stand = Stand(live, make_arm(RandomPolicy(live), live, None), Account(()))
+    seen: list[Any] = []
+    take = Reel.shoot
+
+    def shoot(reel: Reel, env: Any, step: int, outcome: Outcome) -> None:
+        take(reel, env, step, outcome)
+        seen.append(env.render().copy())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Reel, "shoot", shoot)
+        seeds = range(FIRST + 2, FIRST + 4)
+        first, second = drive_here(stand, seeds, lambda done: None, film=FIRST + 2)
+    assert second.reel is None and first.reel is not None
+    assert len(first.reel.poses) == len(first.reel.captions) == len(seen) == first.row["steps"]
+    camera.reset(seed=first.reel.seed)
+    for poses, frame in zip(first.reel.poses, seen, strict=True):
+        assert np.array_equal(camera.frame(poses), frame)
+
+
+def test_a_world_that_cannot_be_filmed_is_told_before_the_drive(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("wmrt.envs.highway.HighwayEnv.frame")
+    text = error_line(capsys, "--model", "rule", "--out", str(tmp_path / "out"))
+    assert "it has no frame" in text and not (tmp_path / "out").exists()
 
 
 def test_rule_drives_behind_breakers_and_a_seed_is_repeatable() -> None:
@@ -95,7 +134,9 @@ def test_rule_drives_behind_breakers_and_a_seed_is_repeatable() -> None:
 def test_several_processes_drive_the_same_episodes() -> None:
     plan = Plan("wmrt/Highway-v0", "random")
     seeds, done = range(FIRST + 2, FIRST + 6), []
-    rows = sorted((e.row for e in drive_in_processes(plan, seeds, 2, done.append)), key=_seed)
+    there = list(drive_in_processes(plan, seeds, 2, done.append, film=FIRST + 3))
+    assert [e.row["seed"] for e in there if e.reel is not None] == [FIRST + 3]
+    rows = sorted((e.row for e in there), key=_seed)
     here = [e.row for e in drive_here(set_up(plan), seeds, lambda done: None)]
     assert [{**row, "step_ms": 0} for row in rows] == [{**row, "step_ms": 0} for row in here]
     assert done == [1, 2, 3, 4]

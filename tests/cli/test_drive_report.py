@@ -14,7 +14,8 @@ import pytest
 
 from tests.cli.drive_doubles import Scripted, Straight, outcome
 from wmrt.cli.driving.episode import drive_episode
-from wmrt.cli.driving.picture import caption, page
+from wmrt.cli.driving.picture import page
+from wmrt.cli.driving.reel import caption
 from wmrt.cli.driving.stand import Account, Stand
 from wmrt.cli.driving.summary import Tally
 from wmrt.cli.report.page import render, write_report

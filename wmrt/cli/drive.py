@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wmrt.cli.common import console, json_option, plain, progress, write_result
+from wmrt.cli.common import console, json_option, out_option, plain, progress, write_result
 from wmrt.core import machine
 from wmrt.core.seeds import HELD_OUT
 
@@ -48,12 +48,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Processes, one thread each; more than one share the cores, so no deadline is enforced.",
 )
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Write report.html and episode.gif there.",
-)
+@out_option(help="Write report.html and episode.gif there.")
 @click.option("--no-breakers", is_flag=True, help="Send the driver's actions as they are.")
 @click.option(
     "--no-deadline",
@@ -86,18 +81,18 @@ def command(
     # 190 ms whenever anything else ran.
     threads = max(1, machine.usable_cpus() - 1) if jobs == 1 else 1
     plan = Plan(env_name, model, recipe, device, not no_breakers, deadline, threads)
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
     _run(plan, range(seed, seed + episodes), jobs, out, json_path)
 
 
 def _run(plan: Plan, seeds: range, jobs: int, out: Path | None, json_path: Path | None) -> None:
     from wmrt.cli.driving import picture, show
+    from wmrt.cli.driving.environment import open_environment
     from wmrt.cli.driving.stand import set_up
 
+    camera = None if out is None else open_environment(plan.env, film=True)
     stand = set_up(plan)  # here too with several processes: errors are told before any starts
     account = stand.account
-    tally = _drive(plan, stand, seeds, jobs)
+    tally = _drive(plan, stand, seeds, jobs, film=None if camera is None else seeds[0])
     heading, remarks = show.title(plan, account), show.notes(plan, account, seeds, jobs)
     facts = show.facts(plan, account)
     results: dict[str, Any] = {
@@ -120,14 +115,14 @@ def _run(plan: Plan, seeds: range, jobs: int, out: Path | None, json_path: Path 
         recipe=account.recipe,
         resolved=account.report["resolved"] if account.report else None,
     )
-    if out is not None:
-        document = picture.page(stand, tally, heading, remarks, facts, results)
-        for path in picture.write_pictures(plan, out, plain(document, "report"), tally.rows()):
+    if out is not None and tally.reel is not None:  # both or neither
+        document = plain(picture.page(stand, tally, heading, remarks, facts, results), "report")
+        for path in picture.write_pictures(camera, out, document, tally.reel):
             console().print(f"wrote {path}", markup=False, soft_wrap=True)
 
 
-def _drive(plan: Plan, stand: Stand, seeds: range, jobs: int) -> Tally:
-    """All episodes, under a progress bar."""
+def _drive(plan: Plan, stand: Stand, seeds: range, jobs: int, film: int | None) -> Tally:
+    """All episodes, under a progress bar; seed ``film`` is filmed."""
     from wmrt.cli.driving.fleet import drive_here, drive_in_processes
     from wmrt.cli.driving.summary import Tally
 
@@ -139,9 +134,9 @@ def _drive(plan: Plan, stand: Stand, seeds: range, jobs: int) -> Tally:
             bar.update(task, completed=done)
 
         if jobs == 1:
-            episodes = drive_here(stand, seeds, advance)
+            episodes = drive_here(stand, seeds, advance, film)
         else:
-            episodes = drive_in_processes(plan, seeds, jobs, advance)
+            episodes = drive_in_processes(plan, seeds, jobs, advance, film)
         for episode in episodes:
             tally.add(episode)
     return tally

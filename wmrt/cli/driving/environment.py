@@ -10,7 +10,9 @@ from wmrt.core.extras import require
 
 #: What an environment has to offer besides the Gymnasium calls.
 NEEDED = ("state_schema", "action_spec", "period", "state", "telemetry")
-#: For the film: 900 x 208 pixels, 100 m of road and all lanes from any of them.
+#: And for a film.
+FILMED = ("poses", "frame")
+#: 900 x 208 pixels, 100 m of road and all lanes from any of them.
 FILM = {"screen_width": 900, "screen_height": 208, "scaling": 9.0, "offscreen_rendering": True}
 
 
@@ -19,7 +21,7 @@ def open_environment(name: str, *, film: bool = False) -> Any:
 
     Args:
         name: a Gymnasium id; ``wmrt/...`` are this package's own.
-        film: make it able to ``render`` frames.
+        film: one that can draw frames (`FILMED`).
 
     Raises:
         UsageError: no such environment, or one that is not made for driving.
@@ -34,7 +36,8 @@ def open_environment(name: str, *, film: bool = False) -> Any:
         env = gymnasium.make(spec, disable_env_checker=True, **options).unwrapped
     except (gymnasium.error.Error, ImportError) as error:
         raise UsageError(f"--env {name}: {_first_line(error)}; there are {_known()}") from None
-    missing = [key for key in NEEDED if not hasattr(env, key)]
+    needed = (*NEEDED, *FILMED) if film else NEEDED
+    missing = [key for key in needed if not hasattr(env, key)]
     if missing:
         raise UsageError(
             f"--env {name} cannot be driven: it has no {', '.join(missing)}; there are {_known()}"

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wmrt.core import measure
 from wmrt.core.types import ActionSpec
+
+if TYPE_CHECKING:
+    from wmrt.cli.driving.reel import Reel
 
 #: Breaker levels: validity, range, rate, consensus.
 LEVELS = (0, 1, 2, 3)
@@ -62,12 +65,14 @@ class Episode:
         row: the seed's line of ``results.episodes``.
         step_ns, act_ns: durations of every step.
         trace: per-step columns for the report, plain data.
+        reel: what a film needs, if one was asked for.
     """
 
     row: dict[str, Any]
     step_ns: list[int] = field(default_factory=list)
     act_ns: list[int] = field(default_factory=list)
     trace: dict[str, Any] = field(default_factory=dict)
+    reel: Reel | None = field(default=None, compare=False)
 
 
 #: Gets the number of steps driven and the last one's outcome.

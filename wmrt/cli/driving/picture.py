@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wmrt.cli.common import progress
+from wmrt.cli.common import track
 from wmrt.cli.driving.environment import lanes
-from wmrt.cli.driving.episode import Outcome, drive_episode
-from wmrt.cli.driving.stand import Plan, Stand, set_up
+from wmrt.cli.driving.reel import Reel
+from wmrt.cli.driving.stand import Stand
 from wmrt.cli.driving.summary import Tally
 from wmrt.cli.report.film import Film
 from wmrt.cli.report.page import write_report
@@ -45,51 +45,23 @@ def page(
     }
 
 
-def write_film(plan: Plan, row: Mapping[str, Any], path: Path) -> str | None:
-    """Drive the seed of ``row`` once more with a camera; the measured drive had none.
+def write_film(camera: Any, reel: Reel, path: Path) -> None:
+    """Render the moments of ``reel``; nothing is driven again.
 
-    Returns:
-        None, or in one sentence how this drive differs from the measured one.
+    Args:
+        camera: an environment like the one that was driven, opened with ``film``.
     """
-    stand = set_up(plan, film=True)
-    film = Film(stand.env.period)
-    with progress() as bar:
-        task = bar.add_task(f"filming seed {row['seed']}", total=row["steps"])
-
-        def shoot(step: int, outcome: Outcome) -> None:
-            film.add(stand.env.render(), caption(stand.env, step, outcome))
-            bar.update(task, completed=step)
-
-        again = drive_episode(stand.env, stand.arm, row["seed"], shoot).row
+    film = Film(camera.period)
+    camera.reset(seed=reel.seed)
+    moments = list(zip(reel.poses, reel.captions, strict=True))
+    for poses, words in track(moments, f"filming seed {reel.seed}"):
+        film.add(camera.frame(poses), words)
     film.save(path)
-    if all(again[key] == row[key] for key in ("return", "steps", "crashed")):
-        return None
-    return (
-        f"{path.name} is a second drive of seed {row['seed']} that went another way: "
-        f"return {again['return']:.2f} against {row['return']:.2f}"
-    )
 
 
-def caption(env: Any, step: int, outcome: Outcome) -> str:
-    """Time, speed, actions in physical units, and what the breakers say."""
-    words = [f"{step * env.period:4.1f} s", f"{env.telemetry()['speed'] * 3.6:3.0f} km/h"]
-    for dim, value in zip(env.action_spec.dims, outcome.action, strict=True):
-        digits = 3 if dim.high < 1 else 1
-        words.append(f"{dim.name} {dim.to_physical(float(value)):+.{digits}f} {dim.unit}")
-    if outcome.state is not None:
-        words.append(f"breakers {outcome.state.replace('_', ' ')}")
-    if outcome.source != "policy":
-        words.append(f"action: {outcome.source}")
-    words += [f"trip at level {level}" for level in outcome.tripped]
-    return "   ".join(words)
-
-
-def write_pictures(
-    plan: Plan, out: Path, document: dict[str, Any], episodes: Sequence[Mapping[str, Any]]
-) -> list[Path]:
-    """Film the first episode and write the report; returns the files written."""
-    difference = write_film(plan, episodes[0], out / FILM)
-    if difference is not None:
-        document = {**document, "notes": [*document["notes"], difference]}
+def write_pictures(camera: Any, out: Path, document: dict[str, Any], reel: Reel) -> list[Path]:
+    """Write the report and the film; returns the files written."""
+    out.mkdir(parents=True, exist_ok=True)
     write_report(out / REPORT, document)
+    write_film(camera, reel, out / FILM)
     return [out / REPORT, out / FILM]

@@ -65,14 +65,14 @@ class Stand:
     account: Account
 
 
-def set_up(plan: Plan, *, film: bool = False) -> Stand:
+def set_up(plan: Plan) -> Stand:
     """Open the environment and build the driver.
 
     Raises:
         WmrtError: an environment, model, recipe or device that cannot be had; a model made for
             other states or actions than the environment's.
     """
-    env = open_environment(plan.env, film=film)
+    env = open_environment(plan.env)
     if plan.arm != "model":
         return _control_arm(plan, env)
     return _model_arm(plan, env)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from wmrt.cli.driving.episode import LEVELS, Episode, milliseconds
+from wmrt.cli.driving.reel import Reel
 from wmrt.core import measure
 
 _COUNTS = ("deadline_misses", "fallback_steps", "degraded_steps")
@@ -93,9 +94,10 @@ class Selection:
 
 
 class Tally:
-    """Adds up episodes as they end, in any order."""
+    """Adds up episodes as they end, in any order. ``reel`` is that of the filmed one."""
 
     def __init__(self) -> None:
+        self.reel: Reel | None = None
         self.selection = Selection()
         self._rows: list[dict[str, Any]] = []
         self._step_ns: list[int] = []
@@ -103,6 +105,7 @@ class Tally:
 
     def add(self, episode: Episode) -> None:
         self.selection.offer(episode)
+        self.reel = self.reel or episode.reel
         self._rows.append(episode.row)
         self._step_ns += episode.step_ns
         self._act_ns += episode.act_ns

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wmrt.core.extras import require
+from wmrt.core.files import replacing
 
 CAPTION = 26  # pixels
 #: Colours of the palette, found on `SAMPLE` frames spread over the film and on the last one: a
@@ -45,7 +46,8 @@ class Film:
         self._frames.append(zlib.compress(image.tobytes(), 1))
 
     def save(self, path: Path) -> int:
-        """Write the film, endlessly repeating; returns its size in bytes."""
+        """Write the film, endlessly repeating; returns its size in bytes. `UsageError` if it cannot
+        be written."""
         if not self._frames:
             raise ValueError("a film needs at least one frame")
         palette = self._palette()
@@ -53,15 +55,16 @@ class Film:
             self._open(frame).quantize(palette=palette, dither=self._image.Dither.NONE)
             for frame in self._frames
         )
-        next(frames).save(
-            path,
-            format="GIF",
-            save_all=True,
-            append_images=frames,
-            duration=round(self._period * 1000),
-            loop=0,
-            optimize=True,
-        )
+        with replacing(path) as temporary:
+            next(frames).save(
+                temporary,
+                format="GIF",
+                save_all=True,
+                append_images=frames,
+                duration=round(self._period * 1000),
+                loop=0,
+                optimize=True,
+            )
         return path.stat().st_size
 
     def _open(self, packed: bytes) -> Any:

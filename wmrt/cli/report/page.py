@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from wmrt.core.files import replacing
+
 _HERE = Path(__file__).parent
 _SCRIPTS = ("scene.js", "charts.js", "main.js")
 
@@ -31,8 +33,9 @@ def render(document: Mapping[str, Any]) -> str:
 
 
 def write_report(path: Path, document: Mapping[str, Any]) -> None:
-    """Write `render` to ``path``."""
-    path.write_text(render(document), encoding="utf-8")
+    """Write `render` to ``path``; `UsageError` if it cannot be written."""
+    with replacing(path) as temporary:
+        temporary.write_text(render(document), encoding="utf-8")
 
 
 def _read(name: str) -> str:
