@@ -20,6 +20,7 @@ from wmrt.model.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
+from wmrt.model.config import PRESETS
 from wmrt.model.schema import StateSchema, category, numeric
 from wmrt.model.tree_hash import tree_hash
 
@@ -32,7 +33,9 @@ def make_schema() -> StateSchema:
 
 
 def make(tensors: dict[str, torch.Tensor], **provenance: Any) -> Checkpoint:
-    return Checkpoint(make_schema(), {"d": 32}, ACTIONS, {"recipe": "nvfp4"}, provenance, tensors)
+    return Checkpoint(
+        make_schema(), PRESETS["tiny"].to_json(), ACTIONS, {"recipe": "nvfp4"}, provenance, tensors
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +101,11 @@ def error_of(folder: Path | str, **options: Any) -> str:
 def test_round_trip_keeps_everything_bit_for_bit(saved: Path) -> None:
     got = load_checkpoint(saved)
     assert got.schema.hash == make_schema().hash
-    assert (got.model, got.actions, got.quantization) == ({"d": 32}, ACTIONS, {"recipe": "nvfp4"})
+    assert (got.model, got.actions, got.quantization) == (
+        PRESETS["tiny"].to_json(),
+        ACTIONS,
+        {"recipe": "nvfp4"},
+    )
     assert got.provenance == {"note": "π"} and got.path == saved
     assert got.weights_sha256 == tree_hash(saved / "model.safetensors")
     again = saved.parent / "again"

@@ -13,6 +13,7 @@ import torch
 from wmrt.core.errors import CheckpointError
 from wmrt.core.types import ActionDim, ActionSpec
 from wmrt.model.checkpoint import Checkpoint, check_schema, load_checkpoint, save_checkpoint
+from wmrt.model.config import PRESETS
 from wmrt.model.schema import Field, StateSchema, category, flag, numeric
 
 
@@ -25,7 +26,9 @@ def make_schema(high: float = 40.0, **extra: Field) -> StateSchema:
 def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     actions = ActionSpec((ActionDim("steering", "rad", -0.06, 0.06, 0.3, 0.3),))
-    checkpoint = Checkpoint(make_schema(), {"d": 32}, actions, None, {}, {"w": torch.ones(3)})
+    checkpoint = Checkpoint(
+        make_schema(), PRESETS["tiny"].to_json(), actions, None, {}, {"w": torch.ones(3)}
+    )
     save_checkpoint(tmp_path / "saved", checkpoint, card="# a test")
     return tmp_path / "saved"
 
@@ -61,6 +64,10 @@ def test_unknown_and_missing_keys_are_named(saved: Path) -> None:
     ("change", "said"),
     [
         (lambda c: c.update(model=[]), "model must be dict, got list"),
+        (lambda c: c["model"].update(d_modle=3), "config.json: model: model config: unknown keys"),
+        (lambda c: c["model"].pop("heads"), "missing keys ['heads']"),
+        (lambda c: c["model"].update(heads="4"), "heads must be of type int, got '4'"),
+        (lambda c: c["model"].update(past=99), "config.json: model: past must be 0 to window - 1"),
         (lambda c: c.update(quantization=1), "quantization must be dict or NoneType, got int"),
         (lambda c: c["weights"].update(other={}), "unknown keys: 'other'"),
         (lambda c: c["weights"]["model.safetensors"].pop("bytes"), "missing keys: 'bytes'"),

@@ -14,13 +14,14 @@ from wmrt.core.errors import CheckpointError
 from wmrt.core.types import ActionDim, ActionSpec
 from wmrt.model import checkpoint as module
 from wmrt.model.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from wmrt.model.config import PRESETS
 from wmrt.model.schema import StateSchema, numeric
 
 
 def make(tensors: dict[str, torch.Tensor], **provenance: Any) -> Checkpoint:
     schema = StateSchema({"speed": numeric("m/s", 0.0, 40.0)}, neutral=[0.0])
     actions = ActionSpec((ActionDim("steering", "rad", -0.06, 0.06, 0.3, 0.3),))
-    return Checkpoint(schema, {}, actions, None, provenance, tensors)
+    return Checkpoint(schema, PRESETS["tiny"].to_json(), actions, None, provenance, tensors)
 
 
 @pytest.fixture

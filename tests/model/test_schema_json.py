@@ -166,21 +166,30 @@ def test_wrong_text(tmp_path: Path) -> None:
         text.replace("40.0", "NaN", 1): "NaN is not a JSON number",
         text.replace('"name": "full"', '"name": "a", "name": "b"'): "key 'name' is there twice",
         "{" + '"a":{' * 100_000: "not valid JSON",
-        str(tmp_path / "absent.json"): "cannot read",
-        str(tmp_path): "cannot read",
-        "a\0b": "cannot read",
+        str(tmp_path / "absent.json"): r"absent\.json: schema: cannot be read: No such file",
+        str(tmp_path): "cannot be read",
+        "a\0b": "cannot be read",
     }
     for source, message in cases_.items():
         with pytest.raises(SchemaError, match=message):
             StateSchema.from_json(source)
     path = tmp_path / "list.json"
     path.write_text("[]")
-    with pytest.raises(SchemaError, match="schema: must be a JSON object, got list"):
+    with pytest.raises(SchemaError, match=r"list\.json: schema: must be a JSON object, got list"):
         StateSchema.from_json(path)
+    # definitions that cannot work, found by the reader, by a field and by the schema as a whole
+    for old, new, said in (
+        ('"unit"', '"units"', "unknown key 'units'"),
+        ("40.0", "-40.0", "low"),
+        ('"neutral": [', '"neutral": ["x", ', "neutral"),
+    ):
+        path.write_text(text.replace(old, new, 1))
+        with pytest.raises(SchemaError, match=rf"list\.json: .*{said}"):
+            StateSchema.from_json(path)
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(SchemaError, match=r"cannot read '.*list.json'"):
+    with pytest.raises(SchemaError, match=r"list\.json: schema: cannot be read: .*codec"):
         StateSchema.from_json(path)
-    with pytest.raises(SchemaError, match="cannot read '5'"):
+    with pytest.raises(SchemaError, match=r"^5: schema: cannot be read"):
         StateSchema.from_json(5)  # type: ignore[arg-type]
 
 

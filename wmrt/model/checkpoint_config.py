@@ -17,8 +17,9 @@ from typing import Any
 
 import torch
 
-from wmrt.core.errors import CheckpointError, SafetyError, SchemaError
+from wmrt.core.errors import CheckpointError, SafetyError, SchemaError, UsageError
 from wmrt.core.types import ActionSpec
+from wmrt.model.config import ModelConfig
 from wmrt.model.locate import CONFIG_FILE, WEIGHTS_FILE
 from wmrt.model.schema import StateSchema
 
@@ -81,8 +82,8 @@ def read_config(folder: Path) -> CheckpointConfig:
 
     Raises:
         CheckpointError: not readable JSON, another format version, missing or unknown keys, a value
-            of the wrong type, or a schema that does not match its recorded hash. Names the file and
-            the keys.
+            of the wrong type or out of its range, or a schema that does not match its recorded
+            hash. Names the file and the keys.
     """
     path = folder / CONFIG_FILE
     try:
@@ -96,7 +97,7 @@ def read_config(folder: Path) -> CheckpointConfig:
     weights_bytes, weights_root = _weights(path, data["weights"])
     return CheckpointConfig(
         schema=_schema(path, data),
-        model=data["model"],
+        model=_model(path, data["model"]),
         actions=_actions(path, data["actions"]),
         quantization=data["quantization"],
         provenance=data["provenance"],
@@ -137,6 +138,15 @@ def _weights(path: Path, data: Mapping[str, Any]) -> tuple[int, str]:
     where = f"{path}: weights[{WEIGHTS_FILE!r}]"
     _require_keys(where, entry, {"bytes": (int,), "sha256_tree": (str,)})
     return entry["bytes"], entry["sha256_tree"]
+
+
+def _model(path: Path, data: dict[str, Any]) -> dict[str, Any]:
+    """As it stands, once it is known to describe a network."""
+    try:
+        ModelConfig.from_json(data)
+    except UsageError as error:
+        raise CheckpointError(f"{path}: model: {error}") from None
+    return data
 
 
 def _schema(path: Path, data: Mapping[str, Any]) -> StateSchema:

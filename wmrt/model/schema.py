@@ -248,10 +248,11 @@ class StateSchema:
 
         Raises:
             SchemaError: an unreadable file, an unknown, repeated or missing key, or a definition
-                that cannot work.
+                that cannot work; it names the file.
         """
-        fields, rest = schema_json.load(source)
-        return cls(fields, **rest)
+        with schema_json.naming(source):
+            fields, rest = schema_json.load(source)
+            return cls(fields, **rest)
 
     def differences(self, other: StateSchema) -> list[str]:
         """What makes ``other`` read states differently, a line each; empty: same `input_hash`."""

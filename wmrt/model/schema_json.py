@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -76,19 +77,35 @@ def load(
     return fields, rest
 
 
+@contextlib.contextmanager
+def naming(source: str | PathLike[str] | Mapping[str, Any]) -> Iterator[None]:
+    """An error in the block names the file, if ``source`` is one."""
+    try:
+        yield
+    except SchemaError as error:
+        if isinstance(source, Mapping) or _is_text(source):
+            raise
+        name = str(source)[:200]
+        raise SchemaError(f"{name if name.isprintable() else repr(name)}: {error}") from None
+
+
+def _is_text(source: str | PathLike[str]) -> bool:
+    return isinstance(source, str) and source.lstrip().startswith("{")
+
+
 def _parse(source: str | PathLike[str]) -> Any:
-    if isinstance(source, str) and source.lstrip().startswith("{"):
-        text, where = source, "schema"
+    if isinstance(source, str) and _is_text(source):
+        text = source
     else:
-        where = str(source)
         try:
             text = Path(source).read_text(encoding="utf-8")
         except (OSError, ValueError, TypeError) as error:
-            raise SchemaError(f"schema: cannot read {where!r}: {error}") from None
+            reason = error.strerror if isinstance(error, OSError) else None
+            raise SchemaError(f"schema: cannot be read: {reason or error}") from None
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise SchemaError(f"{where}: not valid JSON: {error}") from None
+        raise SchemaError(f"schema: not valid JSON: {error}") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
