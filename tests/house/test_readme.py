@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.house.tree import ROOT
+from wmrt.train import pipeline, trainer
 
 TEXT = (ROOT / "README.md").read_text("utf-8")
 HEAD = "\n".join(TEXT.splitlines()[:40])
@@ -25,9 +31,36 @@ def test_the_commands_it_names_exist() -> None:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
+def blocks() -> list[str]:
+    """Every Python example, in order."""
+    return [part.split("```")[0] for part in TEXT.split("```python")[1:]]
+
+
 def test_its_example_runs() -> None:
-    example = TEXT.split("```python")[1].split("```")[0]
+    example = blocks()[0]
     assert len([line for line in example.splitlines() if line.strip()]) <= 10
     scope: dict[str, object] = {}
     exec(compile(example, "<the example>", "exec"), scope)
     assert scope["over"] is True
+
+
+def test_a_robot_of_ones_own_is_trained_and_controlled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (example,) = blocks()[1:]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    # Of a training of 3 s, the compensation of the chunks' rounding would take 2.
+    short = functools.partial(trainer.train_compensation, steps=20)
+    monkeypatch.setattr(pipeline, "train_compensation", short)
+    scope: dict[str, Any] = {}
+    exec(compile(example, "<a robot of one's own>", "exec"), scope)
+    controller = scope["controller"]
+    assert -2.0 <= scope["torque"] <= 2.0
+    assert controller.last.step == 1 and not controller.breakers.events.snapshot()
+    assert scope["model"].recipe.name == "nvfp4"
+    assert sorted(path.name for path in (tmp_path / "out/pendulum").iterdir()) == [
+        "data",
+        "model",
+        "model.work",
+    ]

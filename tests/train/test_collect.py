@@ -194,6 +194,22 @@ def test_shards_continue_and_damaged_ones_are_told(
     assert [e.seed for e in load_episodes(tmp_path)] == list(range(45))
 
 
+def test_an_interrupted_collection_leaves_whole_shards_only(
+    toy: list[ToyEnv], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(env_id: str, shard: module.Shard, checkpoint: Path | None = None) -> int:
+        if shard.seeds[0] == 0:
+            return collect_shard(env_id, shard)
+        shard.path.with_name(f".{shard.path.name}.99").write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "worker_pool", here)
+    monkeypatch.setattr(module, "collect_shard", killed)
+    with pytest.raises(KeyboardInterrupt):
+        list(collect("toy/Toy-v0", tmp_path, 45, 0, 2, lambda *_: None))
+    assert sorted(p.name for p in tmp_path.iterdir()) == [META, "shard-00000000-020.npz"]
+
+
 def test_a_folder_of_another_environment_schema_or_horizon_is_refused(
     toy: list[ToyEnv], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from wmrt.core.types import ActionDim, ActionSpec
 from wmrt.model.config import ModelConfig, preset
 from wmrt.model.network import Network
 from wmrt.model.schema import StateSchema, category, flag, numeric
-from wmrt.train.dataset import META, Episode, Meta, Recording, save_shard
+from wmrt.train.dataset import Episode, Meta, Recording, save_shard, shard_path
 from wmrt.train.losses import LossWeights
 from wmrt.train.occlusion import group_mask
 from wmrt.train.statistics import fit_changes, fit_knots
@@ -87,13 +87,10 @@ def episodes(count: int, steps: int = 40, first: int = 0) -> list[Episode]:
 def folder(path: Path, made: list[Episode], per_shard: int = 20) -> Path:
     """A recording on disk."""
     path.mkdir(parents=True, exist_ok=True)
-    meta = Meta("toy/Toy-v0", SCHEMA, ACTIONS, 0.1, HORIZON, ("expert",), GROUPS)
-    import json
-
-    (path / META).write_text(json.dumps(meta.to_json()))
+    Meta("toy/Toy-v0", SCHEMA, ACTIONS, 0.1, HORIZON, ("expert",), GROUPS).write(path)
     for start in range(0, len(made), per_shard):
         block = made[start : start + per_shard]
-        save_shard(path / f"shard-{block[0].seed:08d}-{len(block):03d}.npz", block)
+        save_shard(shard_path(path, block[0].seed, len(block)), block)
     return path
 
 

@@ -14,16 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wmrt.core.errors import UsageError
-from wmrt.core.files import remove_leftovers, replacing, require_writable
+from wmrt.core.files import remove_leftovers, require_writable
 from wmrt.core.seeds import require_training_seeds
 from wmrt.core.types import ActionSpec
 from wmrt.core.workers import worker_pool
 from wmrt.model.checkpoint import load_checkpoint
 from wmrt.model.schema import StateSchema
-from wmrt.train.dataset import META, Episode, Meta, load_shard, save_shard
+from wmrt.train.dataset import (
+    META,
+    SHARD,
+    Episode,
+    Meta,
+    load_shard,
+    save_shard,
+    shard_path,
+)
 
 HORIZON = 8
-SHARD = 20
 #: Share of episodes per driver. `burst` holds a random action for 0.3 to 1.0 s every few seconds.
 DRIVERS: dict[str, float] = {
     "expert": 0.30,
@@ -200,7 +207,7 @@ def plan(folder: Path, episodes: int, first_seed: int) -> list[Shard]:
     seeds = range(first_seed, first_seed + episodes)
     require_training_seeds(seeds)
     return [
-        Shard(folder / f"shard-{block[0]:08d}-{len(block):03d}.npz", tuple(block))
+        Shard(shard_path(folder, block[0], len(block)), tuple(block))
         for block in (seeds[i : i + SHARD] for i in range(0, episodes, SHARD))
     ]
 
@@ -234,8 +241,7 @@ def write_meta(
     if (folder / META).exists():
         _require_same(folder, Meta.read(folder), meta)
     folder.mkdir(parents=True, exist_ok=True)
-    with replacing(folder / META) as temporary:
-        temporary.write_text(json.dumps(meta.to_json(), indent=1))
+    meta.write(folder)
 
 
 def _require_same(folder: Path, found: Meta, wanted: Meta) -> None:

@@ -29,6 +29,8 @@ from wmrt.model.schema import UNKNOWN, StateSchema
 #: Stand-in for UNKNOWN in the int32 files.
 _UNKNOWN32 = -(2**31)
 META = "meta.json"
+#: Episodes of a file.
+SHARD = 20
 ARRAYS = ("q", "action", "chunks", "weights", "reward", "terminated", "length", "seed", "driver")
 
 
@@ -51,6 +53,11 @@ class Episode:
 
     def __len__(self) -> int:
         return len(self.reward)
+
+
+def shard_path(folder: Path, first: int, count: int) -> Path:
+    """The file of ``count`` episodes from seed ``first``."""
+    return folder / f"shard-{first:08d}-{count:03d}.npz"
 
 
 def save_shard(path: Path, episodes: Sequence[Episode]) -> None:
@@ -130,6 +137,11 @@ class Meta:
             "sensor_groups": [list(g) for g in self.sensor_groups],
             **driven_by,
         }
+
+    def write(self, folder: Path) -> None:
+        """Write ``meta.json``; raises `UsageError` if it cannot be written."""
+        with replacing(folder / META) as temporary:
+            temporary.write_text(json.dumps(self.to_json(), indent=1))
 
     @classmethod
     def read(cls, folder: Path) -> Meta:

@@ -100,13 +100,11 @@ class Trainer:
             )
         if config.occlusion_dwell > 0 and groups.numel() == 0:
             raise UsageError("occlusion was asked for, but the recording names no sensor groups")
-        self.network, self.data, self.config, self.groups = network, data, config, groups
-        self.start = start
+        self.network, self.data, self.config = network, data, config
+        self.groups, self.start = groups, start
         order = torch.randperm(len(data), generator=torch.Generator().manual_seed(config.seed))
         if len(data) < 2:
-            raise UsageError(
-                f"{len(data)} episode is too little: one is held back; run wmrt collect"
-            )
+            raise UsageError(f"{len(data)} episode is too little: one is held back; collect more")
         held = max(1, int(len(data) * config.validation))
         self.validation, self.training = order[:held], order[held:]
         self.weight = data.length.float()
