@@ -71,6 +71,40 @@ def test_train_refusals(data: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert not (tmp_path / "out").exists()
 
 
+def test_ctrl_c_is_status_130_and_leaves_nothing_half_written(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(done: int, total: int, losses: dict[str, float]) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("wmrt.cli.train._Parts.__call__", lambda self, name: interrupt)
+    before = sorted(tmp_path.rglob("*"))
+    arguments = ["train", "--data", str(data), "--out", str(tmp_path / "out"), "--preset", "tiny"]
+    options = ["--steps", "3", "--batch", "3", "--json", str(tmp_path / "r.json")]
+    assert main([*arguments, *options]) == 130
+    said = capsys.readouterr()
+    assert said.err.endswith("wmrt: error: interrupted\n") and "Traceback" not in said.err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_places_that_cannot_be_written_are_told_before_the_work(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    before = sorted(tmp_path.rglob("*"))
+    for verb in (["train", "--data", str(data)], ["collect"], ["drive", "--model", "rule"]):
+        for out, said in {
+            tmp_path / "file": "is a file",
+            tmp_path / "file" / "out": "it is no folder",
+            Path("/proc/self/wmrt/out"): "cannot be written in /proc/self: ",
+        }.items():
+            text = line(capsys, *verb, "--out", str(out))
+            assert text.startswith(f"wmrt {verb[0]}: error: ") and "--out" in text
+            assert said in text and "Errno" not in text
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_collect_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     start = ["collect", "--out", str(tmp_path / "new"), "--episodes", "2", "--jobs", "1"]
     held = line(capsys, *start, "--seed", str(HELD_OUT.start - 1))

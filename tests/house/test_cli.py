@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
+import re
 import sys
 import types
 from dataclasses import dataclass
@@ -16,8 +19,9 @@ import numpy as np
 import pytest
 
 import wmrt
+from tests.house.tree import ROOT
 from wmrt.cli import common, doctor
-from wmrt.cli.main import VERBS, cli, main
+from wmrt.cli.main import FALLS_SHORT, INTERRUPTED, OK, USAGE, VERBS, cli, main
 from wmrt.core.errors import CheckpointError
 
 
@@ -90,7 +94,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     ("error", "said"),
     [
         (CheckpointError("weights\n  are damaged"), "weights are damaged"),
-        (FileNotFoundError(2, "No such file or directory", "x.bin"), "'x.bin'"),
+        (FileNotFoundError(2, "No such file", "x.bin"), "error: 'x.bin': No such file"),
+        (OSError(28, "No space left on device"), "error: No space left on device"),
         (click.ClickException("not so"), "not so"),
     ],
 )
@@ -132,7 +137,16 @@ def test_interrupted(verb: Any, capsys: pytest.CaptureFixture[str]) -> None:
 
     verb(fails)
     assert main(["fake"]) == 130
-    assert "interrupted" in capsys.readouterr().err
+    assert capsys.readouterr().err.strip() == "wmrt: error: interrupted"
+
+
+def test_every_exit_status_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--help"])
+    help_text = " ".join(capsys.readouterr().out.split())
+    readme = (ROOT / "README.md").read_text("utf-8")
+    for status in (OK, FALLS_SHORT, USAGE, INTERRUPTED):
+        assert re.search(rf"[Ss]tatus.*\b{status}\b", help_text)
+        assert re.search(rf"exit status is .*\b{status} for", readme)
 
 
 def test_falling_short_is_status_1_with_its_reason(
@@ -159,7 +173,7 @@ def test_result_file_has_the_documented_form(verb: Any, tmp_path: Path) -> None:
         common.write_result(json_path, {"summary": results}, recipe="nvfp4", model="highway")
 
     verb(common.json_option(writes))
-    path = tmp_path / "new" / "result.json"
+    path = tmp_path / "result.json"
     assert main(["fake", "--json", str(path)]) == 0
     document = json.loads(path.read_text())
     assert list(document) == ["wmrt", "command", "identity", "results"]
@@ -193,18 +207,87 @@ def test_no_path_writes_nothing() -> None:
     common.write_result(None, {"never": object()})
 
 
-def test_a_json_path_that_cannot_be_is_told_before_the_work(
-    verb: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", list(VERBS))
+def test_a_json_file_that_cannot_be_written_is_told_before_the_work(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def works(json_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "lost").symlink_to(tmp_path / "nowhere" / "r.json")
+    cases = {
+        tmp_path / "new" / "r.json": f"there is no folder {tmp_path / 'new'}; make it first",
+        tmp_path / "file" / "r.json": f"there is no folder {tmp_path / 'file'}",
+        tmp_path: "is a directory",
+        Path("/dev/null"): "is there and is no file",
+        Path("/proc/self/r.json"): "/proc/self cannot be written: ",
+    }
+    before = sorted(tmp_path.iterdir())
+    verb = cli.get_command(click.Context(cli), name)
+    assert verb is not None
+    needed = [p for p in verb.params if p.required and p.name != "json_path"]
+    given = [text for p in needed for text in _given(p, tmp_path)]
+
+    def works(**_: object) -> None:
         raise AssertionError("the work began")
 
-    verb(common.json_option(works))
+    monkeypatch.setattr(verb, "callback", works)
+    for path, said in cases.items():
+        assert main([name, *given, "--json", str(path)]) == 2
+        line = only_line(capsys.readouterr().err)
+        assert "--json" in line and said in line, (path, line)
+    assert sorted(tmp_path.iterdir()) == before
+    # and what can be written is not touched by looking
+    (tmp_path / "old.json").write_text("old")
+    with pytest.raises(AssertionError, match="the work began"):
+        main([name, *given, "--json", str(tmp_path / "old.json")])
+    assert (tmp_path / "old.json").read_text() == "old"
+
+
+def _given(parameter: click.Parameter, folder: Path) -> list[str]:
+    """A value for a parameter that a verb needs."""
+    value = str(folder / "given")
+    if isinstance(parameter.type, click.Choice):
+        value = str(parameter.type.choices[0])
+    return [value] if isinstance(parameter, click.Argument) else [parameter.opts[0], value]
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_an_out_folder_that_cannot_be_written_is_told_before_the_work(
+    beside: bool, verb: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: list[Path] = []
+    verb(common.out_option(beside=beside, help="x")(lambda out: given.append(out)))
     (tmp_path / "file").write_text("")
-    assert main(["fake", "--json", str(tmp_path / "file" / "result.json")]) == 2
-    assert "cannot make folder" in only_line(capsys.readouterr().err)
-    assert main(["fake", "--json", str(tmp_path)]) == 2
-    assert "is a directory" in only_line(capsys.readouterr().err)
+    cases = {tmp_path / "file": "is a file", tmp_path / "file" / "out": "it is no folder"}
+    if not beside:
+        cases[Path("/proc/self")] = "cannot be written: "
+    for path, said in {**cases, Path("/proc/self/out"): "cannot be written"}.items():
+        assert main(["fake", "--out", str(path)]) == 2
+        line = only_line(capsys.readouterr().err)
+        assert "--out" in line and said in line and "Errno" not in line, line
+    assert given == [] and sorted(tmp_path.iterdir()) == [tmp_path / "file"]
+    assert main(["fake", "--out", str(tmp_path / "new" / "out")]) == 0
+    assert main(["fake"]) == 0
+    assert given == [tmp_path / "new" / "out", None]
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+def test_a_disk_that_is_full_is_one_line(
+    verb: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(path: Path, *_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    verb(common.json_option(lambda json_path: common.write_result(json_path, {})))
+    path = tmp_path / "r.json"
+    path.write_text("old")
+    monkeypatch.setattr(Path, "write_text", full)
+    assert main(["fake", "--json", str(path)]) == 2
+    said = f"wmrt: error: {path} cannot be written: No space left on device"
+    assert only_line(capsys.readouterr().err) == said
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
 def test_track_yields_everything(capsys: pytest.CaptureFixture[str]) -> None:
