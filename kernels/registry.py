@@ -17,7 +17,8 @@ LinearFunction = Callable[[Tensor, Any], Tensor]
 class LinearOp:
     """A linear operator ready to call: ``op(x[..., K], weight) -> float32[..., N]``.
 
-    `weight` is a `QuantizedTensor`, or for the bf16 format a bfloat16 matrix [N, K].
+    `weight` is a `QuantizedTensor`, or for the bf16 format a bfloat16 matrix [N, K]. An operator
+    whose `layout` is not the canonical one takes a `wmrt.quant.layouts.LaidOut` in it.
     `name` is what a run report prints, such as ``linear_nvfp4_a8.reference``.
     """
 
@@ -26,6 +27,7 @@ class LinearOp:
     activation: str
     implementation: str
     function: LinearFunction
+    layout: str = "canonical"
 
     def __call__(self, x: Tensor, weight: Any) -> Tensor:
         return self.function(x, weight)
@@ -36,9 +38,10 @@ _SHORT = {"int8-g32": "a8", "bf16": "a16", "int8-token": "int8", "fp8-token": "f
 
 
 def register(
-    format: str, activation: str, implementation: str
+    format: str, activation: str, implementation: str, layout: str = "canonical"
 ) -> Callable[[LinearFunction], LinearFunction]:
-    """Enter the decorated function as `implementation` of the linear for format and activation."""
+    """Enter the decorated function as `implementation` of the linear for format and activation,
+    reading weights in `layout`."""
 
     def enter(function: LinearFunction) -> LinearFunction:
         kind = format if format == "bf16" else f"{format}_{_SHORT[activation]}"
@@ -46,7 +49,7 @@ def register(
         key = (format, activation, implementation)
         if key in _OPS:
             raise WmrtError(f"{name} is registered twice; one implementation, one function")
-        _OPS[key] = LinearOp(name, format, activation, implementation, function)
+        _OPS[key] = LinearOp(name, format, activation, implementation, function, layout)
         return function
 
     return enter

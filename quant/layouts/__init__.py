@@ -12,7 +12,7 @@ from torch import Tensor
 
 from wmrt.core.errors import QuantizationError
 from wmrt.quant.formats import block_format
-from wmrt.quant.layouts.base import Canonical, LaidOut, Layout, Placement, Stored
+from wmrt.quant.layouts.base import Canonical, LaidOut, Layout, Placement, Stored, stored_bytes
 from wmrt.quant.layouts.cpu import CpuInterleaved
 from wmrt.quant.layouts.gpu import GpuGemv
 from wmrt.quant.layouts.tiles import CublasTiles, swizzle, unswizzle
@@ -26,6 +26,7 @@ __all__ = [
     "from_layout",
     "get_layout",
     "stored",
+    "stored_bytes",
     "swizzle",
     "to_layout",
     "unswizzle",

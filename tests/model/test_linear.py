@@ -16,13 +16,15 @@ from torch import Tensor, nn
 from wmrt.core.errors import QuantizationError, UnsupportedError, UsageError
 from wmrt.model.linear import Linear
 from wmrt.quant import RECIPES, QuantizedTensor, quantize
+from wmrt.quant.layouts import stored
 from wmrt.quant.resident import measure_resident
 
 ALL = tuple(RECIPES)
 PACKED = tuple(name for name, recipe in RECIPES.items() if recipe.packs)
-KEYS = {"nvfp4": ["codes", "scales", "global_scale"], "mxfp4": ["codes", "scales"],
-        "w4a8": ["codes", "scales"], "nvfp4-a16": ["codes", "scales", "global_scale"],
-        "mxfp4-a16": ["codes", "scales"], "bf16": ["weight"]}  # fmt: skip
+KEYS = {
+    name: list(stored("canonical", recipe.weight_format, (8, 8))) if recipe.packs else ["weight"]
+    for name, recipe in RECIPES.items()
+}
 
 
 def layer(seed: int, columns: int = 96, rows: int = 40) -> Linear:

@@ -137,13 +137,17 @@ def test_another_schema_or_action_is_refused(checkpoint: Checkpoint) -> None:
     "quantization",
     [
         {},
-        {"recipe": None},
-        {"recipe": "nvfp4"},
-        {"recipe": {"name": "nvfp4"}},
-        {"recipe": {"name": "bf16", "weight_format": "bf16", "activation": "bf16"}},
-        {"recipe": {"name": "x", "weight_format": "fp3", "activation": "bf16"}},
-        {"recipe": {"name": "x", "weight_format": "nvfp4", "activation": "fp8"}},
-        {"recipe": {"name": "x", "weight_format": "nvfp4", "activation": "bf16", "exclude": 3}},
+        {"recipe": None, "layout": "canonical"},
+        {"recipe": "nvfp4", "layout": "canonical"},
+        {"recipe": {"name": "nvfp4"}, "layout": "canonical"},
+        *(
+            {"recipe": {**get_recipe("nvfp4").to_json(), **change}, "layout": "canonical"}
+            for change in (
+                {"weight_format": "bf16", "activation": "bf16"},
+                {"weight_format": "fp3"},
+                {"activation": "fp7"},
+            )
+        ),
     ],
 )
 def test_a_quantization_contract_that_cannot_be_read_is_one_line(

@@ -14,10 +14,7 @@ from wmrt.core.errors import QuantizationError
 from wmrt.kernels import LinearOp
 from wmrt.kernels import linear as pick
 from wmrt.quant import QuantizedTensor, Recipe, get_recipe, quantize
-from wmrt.quant.formats import block_format
-from wmrt.quant.tensor import layout
-
-PACKED_NAMES = ("codes", "scales", "global_scale")
+from wmrt.quant.layouts import LaidOut, from_layout, stored, to_layout
 
 
 class Linear(nn.Module):
@@ -25,10 +22,15 @@ class Linear(nn.Module):
 
     * float: `weight` is a Parameter [N, K]; trainable
     * bf16: `weight` is a bfloat16 Parameter [N, K]; the op rounds x to bfloat16, output float32
-    * packed: buffers `codes`, `scales` (and `global_scale` for nvfp4); the op reads those
+    * packed: buffers in one layout (canonical: `codes`, `scales` and what else the format has); the
+      op reads those
 
     `pack` turns the first form into one of the others. `expect` does so without values, for
     `load_state_dict`. The op is picked then and named by `kernel`; nothing switches it later.
+
+    `layout` is that of the buffers, `stored_layout` that of the checkpoint they were loaded from;
+    both are None where there is none. They differ where the op reads another than was stored: the
+    weight was converted when it was loaded.
     """
 
     weight: nn.Parameter | None
@@ -42,7 +44,9 @@ class Linear(nn.Module):
         self.out_features = out_features
         self.recipe: Recipe | None = None
         self._op: LinearOp | None = None
-        self._packed: QuantizedTensor | None = None
+        self.layout: str | None = None
+        self.stored_layout: str | None = None
+        self._packed: QuantizedTensor | LaidOut | None = None
         self.weight = nn.Parameter(torch.empty(out_features, in_features))
         nn.init.normal_(self.weight, std=1.0 / math.sqrt(in_features))
 
@@ -77,17 +81,22 @@ class Linear(nn.Module):
             self.weight = nn.Parameter(weight.detach().to(torch.bfloat16), requires_grad=False)
         else:
             held = quantize(weight, chosen.weight_format) if quantized is None else quantized
-            self.weight = None
-            self._hold(held.tensors())
-            self._packed = held
+            self._take(held, op.layout)
         self.recipe, self._op = chosen, op
         return self
 
-    def expect(self, recipe: str | Recipe, implementation: str = "reference") -> Linear:
-        """Take the form `recipe` stores, without values, on the meta device. Returns self.
+    def expect(
+        self,
+        recipe: str | Recipe,
+        implementation: str = "reference",
+        layout: str = "canonical",
+    ) -> Linear:
+        """Take the form `recipe` stores in `layout`, without values, on the meta device. Returns
+        self.
 
-        Fill it with ``load_state_dict(..., assign=True)``, which keeps memory-mapped tensors
-        mapped; what is loaded is validated there.
+        Fill it with ``load_state_dict(..., assign=True)``: what is loaded is validated there, and
+        converted if the op reads another layout. If it reads this one, memory-mapped tensors stay
+        mapped. `QuantizationError` if the layout does not take the recipe's format.
         """
         chosen, op, _ = self._choose(recipe, implementation)
         shape = (self.out_features, self.in_features)
@@ -95,9 +104,10 @@ class Linear(nn.Module):
             empty = torch.empty(shape, dtype=torch.bfloat16, device="meta")
             self.weight = nn.Parameter(empty, requires_grad=False)
         else:
-            stored = layout(block_format(chosen.weight_format), shape)
+            specs = stored(layout, chosen.weight_format, shape)
             self.weight = None
-            self._hold({k: torch.empty(s, dtype=d, device="meta") for k, (s, d) in stored.items()})
+            self._hold({k: torch.empty(s, dtype=d, device="meta") for k, (s, d) in specs.items()})
+            self.layout = self.stored_layout = layout
         self.recipe, self._op = chosen, op
         return self
 
@@ -122,21 +132,51 @@ class Linear(nn.Module):
             )
 
     def _hold(self, tensors: Mapping[str, Tensor]) -> None:
+        """These buffers in place of those there are."""
+        self._buffers.clear()
         for name, tensor in tensors.items():
             self.register_buffer(name, tensor)
 
+    def _take(self, weight: QuantizedTensor, layout: str) -> None:
+        """Hold `weight` in `layout`, instead of whatever was held."""
+        tensors = to_layout(weight, layout)
+        self.weight = None
+        self._hold(tensors)
+        self.layout, self._packed = layout, _as_read(weight, layout, tensors)
+
     def quantized(self) -> QuantizedTensor:
-        """The packed weight over this layer's own buffers, validated when they changed."""
-        if self.recipe is None or not self.recipe.packs:
-            raise QuantizationError("this linear holds no packed weight")
+        """The packed weight, canonical: over this layer's own buffers, validated when they
+        changed; where the op reads another layout, a copy made by this call."""
+        held = self._held()
+        if isinstance(held, QuantizedTensor):
+            return held
+        return from_layout(held.format, held.shape, held.layout, held.tensors)
+
+    def tensors(self, layout: str) -> dict[str, Tensor]:
+        """The packed weight as `layout` stores it; this layer's own buffers if it is in it."""
+        if layout == self.layout:
+            return dict(self.named_buffers(recurse=False))
+        return to_layout(self.quantized(), layout)
+
+    def _held(self) -> QuantizedTensor | LaidOut:
+        """What the op reads."""
         held = self._packed
-        if held is None or held.codes is not self.codes or held.scales is not self.scales:
-            shape = (self.out_features, self.in_features)
-            tensors = dict(self.named_buffers(recurse=False))
-            self._packed = held = QuantizedTensor.from_tensors(
-                self.recipe.weight_format, shape, tensors
-            )
+        if held is None or any(self._buffers[k] is not t for k, t in _parts(held).items()):
+            held = self._validated()
         return held
+
+    def _validated(self) -> QuantizedTensor | LaidOut:
+        """`_held`, made anew from the buffers: checked, and in the layout that the op reads."""
+        if self.recipe is None or self._op is None or self.layout is None:
+            raise QuantizationError("this linear holds no packed weight")
+        shape, tensors = (self.out_features, self.in_features), self.tensors(self.layout)
+        weight = from_layout(self.recipe.weight_format, shape, self.layout, tensors)
+        if self.layout == self._op.layout:
+            self._packed = _as_read(weight, self.layout, tensors)
+        else:
+            self._take(weight, self._op.layout)
+        assert self._packed is not None  # both branches set it
+        return self._packed
 
     def forward(self, x: Tensor) -> Tensor:
         if self._op is None:
@@ -144,7 +184,7 @@ class Linear(nn.Module):
             return F.linear(x, self.weight)
         weight = self.weight
         with torch.no_grad():
-            return self._op(x, self.quantized() if weight is None else weight)
+            return self._op(x, self._held() if weight is None else weight)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
@@ -155,13 +195,13 @@ class Linear(nn.Module):
         if self.recipe is None or any(tensor.is_meta for tensor in held):
             return  # what is missing, torch reports
         try:
-            self._validate()
+            self._check()
         except QuantizationError as error:
             raise QuantizationError(f"{prefix.rstrip('.') or 'linear'}: {error}") from None
 
-    def _validate(self) -> None:
+    def _check(self) -> None:
         if self.weight is None:
-            self.quantized()
+            self._validated()
         elif self.weight.dtype != torch.bfloat16:
             raise QuantizationError(f"a bf16 weight must be bfloat16, got {self.weight.dtype}")
 
@@ -179,3 +219,19 @@ class Linear(nn.Module):
     def extra_repr(self) -> str:
         form = self.recipe.name if self.recipe else "float"
         return f"{self.in_features} -> {self.out_features}, {form}, {self.kernel}"
+
+
+def _as_read(
+    weight: QuantizedTensor, layout: str, tensors: Mapping[str, Tensor]
+) -> QuantizedTensor | LaidOut:
+    """The weight as operators of that layout take it."""
+    if layout == "canonical":
+        return weight
+    return LaidOut(weight.format, weight.shape, layout, tensors, weight.global_scale)
+
+
+def _parts(held: QuantizedTensor | LaidOut) -> Mapping[str, Tensor]:
+    """The large tensors of a held weight."""
+    if isinstance(held, LaidOut):
+        return held.tensors
+    return {"codes": held.codes, "scales": held.scales}

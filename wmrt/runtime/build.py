@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +15,14 @@ from wmrt.model.config import ModelConfig
 from wmrt.model.linear import Linear
 from wmrt.model.network import Network
 from wmrt.quant import Recipe, get_recipe
+from wmrt.quant.formats import block_format
+from wmrt.quant.layouts import get_layout
 
 #: Linear layers that every recipe leaves in bf16: the action head decides the action to a fraction
 #: of a bin.
 KEEP_BF16 = ("action_head.*",)
+
+_CONTRACT = {"recipe", "layout"}
 
 
 def linears(network: Network) -> dict[str, Linear]:
@@ -47,21 +52,55 @@ def pack_network(network: Network, recipe: Recipe) -> Network:
 
 
 def to_checkpoint(
-    network: Network, recipe: Recipe | None, provenance: dict[str, Any]
+    network: Network,
+    recipe: Recipe | None,
+    provenance: dict[str, Any],
+    layout: str | None = None,
 ) -> Checkpoint:
-    """The network's tensors as stored: parameters in bf16, packed codes and fitted scales as they
-    are."""
+    """The network's tensors as stored: parameters in bf16, fitted scales as they are, packed
+    weights in ``layout`` (None: the one they were loaded in, canonical if packed since).
+
+    `QuantizationError` if the layout does not take the recipe's format.
+    """
+    packs = recipe is not None and recipe.packs
+    if layout is not None and not packs:
+        raise UsageError(f"layout {layout} is one of packed weights; the recipe packs nothing")
+    chosen = layout or _stored_layout(network)
+    contract = None
+    if recipe is not None and packs:
+        require_layout(recipe, chosen)
+        contract = {"recipe": recipe.to_json(), "layout": chosen}
     tensors: dict[str, Tensor] = {}
     parameters = dict(network.named_parameters())
-    for name, tensor in network.state_dict().items():
-        stored = tensor.detach().cpu()
-        if name in parameters and stored.dtype == torch.float32:
-            stored = stored.to(torch.bfloat16)
-        tensors[name] = stored.contiguous()
-    quantization = None if recipe is None or not recipe.packs else {"recipe": recipe.to_json()}
+    for name, tensor in _in_layout(network, chosen):
+        kept = tensor.detach().cpu()
+        if name in parameters and kept.dtype == torch.float32:
+            kept = kept.to(torch.bfloat16)
+        tensors[name] = kept.contiguous()
     return Checkpoint(
-        network.schema, network.config.to_json(), network.actions, quantization, provenance, tensors
+        network.schema, network.config.to_json(), network.actions, contract, provenance, tensors
     )
+
+
+def require_layout(recipe: Recipe, layout: str) -> None:
+    """Raise `QuantizationError` unless weights as ``recipe`` packs them have this layout."""
+    get_layout(layout).require(block_format(recipe.weight_format), (1, 1))
+
+
+def _stored_layout(network: Network) -> str:
+    packed = (m.stored_layout for m in linears(network).values() if m.weight is None)
+    return next(packed, None) or "canonical"
+
+
+def _in_layout(network: Network, layout: str) -> Iterator[tuple[str, Tensor]]:
+    """Name and tensor of everything to store; those of a packed linear together, at the end."""
+    packed = {name: m for name, m in linears(network).items() if m.weight is None}
+    for name, tensor in network.state_dict().items():
+        if name.rpartition(".")[0] not in packed:
+            yield name, tensor
+    for name, module in packed.items():
+        for key, tensor in module.tensors(layout).items():
+            yield f"{name}.{key}", tensor
 
 
 @dataclass(frozen=True)
@@ -79,14 +118,15 @@ def build_network(
 
     A packed checkpoint runs its own recipe and no other: there is no way back to the float weights.
     """
-    stored = _stored_recipe(checkpoint)
+    contract = _contract(checkpoint)
+    stored = None if contract is None else contract.recipe
     wanted = stored or get_recipe("bf16") if recipe is None else get_recipe(recipe)
     if stored is not None and not wanted.executes(stored):
         raise UsageError(
             f"the checkpoint is packed as {stored.name}; it cannot run {wanted.name}: "
             f"load the bf16 checkpoint for that, or ask for {stored.name}"
         )
-    network = _load(checkpoint, stored)
+    network = _load(checkpoint, contract)
     if stored is None:
         pack_network(network, wanted)
     return Built(network.to(device).eval(), stored or wanted)
@@ -94,27 +134,44 @@ def build_network(
 
 def float_network(checkpoint: Checkpoint) -> Network:
     """The trainable float32 network of a checkpoint that is not packed."""
-    stored = _stored_recipe(checkpoint)
-    if stored is not None:
-        raise UsageError(f"the checkpoint is packed as {stored.name}; training needs a float one")
+    contract = _contract(checkpoint)
+    if contract is not None:
+        raise UsageError(
+            f"the checkpoint is packed as {contract.recipe.name}; training needs a float one"
+        )
     return _load(checkpoint, None)
 
 
-def _stored_recipe(checkpoint: Checkpoint) -> Recipe | None:
-    if checkpoint.quantization is None:
+@dataclass(frozen=True)
+class _Contract:
+    """How a checkpoint's packed weights are stored: ``quantization`` of its configuration."""
+
+    recipe: Recipe
+    layout: str
+
+
+def _contract(checkpoint: Checkpoint) -> _Contract | None:
+    data = checkpoint.quantization
+    if data is None:
         return None
     where = f"{checkpoint.path or 'checkpoint'}: quantization"
+    missing, unknown = sorted(_CONTRACT - data.keys()), sorted(data.keys() - _CONTRACT)
+    if missing or unknown:
+        raise CheckpointError(
+            f"{where}: missing {missing}, unknown {unknown}; it records recipe and layout"
+        )
     try:
-        recipe = Recipe.from_json(checkpoint.quantization["recipe"])
-    except KeyError:
-        raise CheckpointError(f"{where}: it holds no recipe") from None
+        contract = _Contract(Recipe.from_json(data["recipe"]), str(data["layout"]))
+        if contract.recipe.packs:
+            require_layout(contract.recipe, contract.layout)
     except WmrtError as error:
         raise CheckpointError(f"{where}: {error}") from None
-    if not recipe.packs:
+    if not contract.recipe.packs:
         raise CheckpointError(
-            f"{where}: {recipe.name} packs nothing; a float checkpoint records no quantization"
+            f"{where}: {contract.recipe.name} packs nothing; a float checkpoint records no "
+            "quantization"
         )
-    return recipe
+    return contract
 
 
 def _expected(network: Network) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
@@ -125,18 +182,18 @@ def _expected(network: Network) -> dict[str, tuple[tuple[int, ...], torch.dtype]
     }
 
 
-def _load(checkpoint: Checkpoint, stored: Recipe | None) -> Network:
-    """Network with the checkpoint's tensors. Small weights are widened to float32; packed codes
-    stay views of the mapped file."""
+def _load(checkpoint: Checkpoint, contract: _Contract | None) -> Network:
+    """Network with the checkpoint's tensors. Small weights are widened to float32; packed
+    ones stay views of the mapped file, unless their operator reads another layout."""
     try:
         config = ModelConfig.from_json(checkpoint.model)
     except UsageError as error:
         raise CheckpointError(f"{checkpoint.path or 'checkpoint'}: {error}") from None
     network = Network(checkpoint.schema, config, checkpoint.actions)
-    if stored is not None:
-        plan = plan_recipes(network, stored)
+    if contract is not None:
+        plan = plan_recipes(network, contract.recipe)
         for name, module in linears(network).items():
-            module.expect(plan[name])
+            module.expect(plan[name], layout=contract.layout)
     check_tensors(_expected(network), checkpoint.tensors)
     own = network.state_dict()
     converted = {

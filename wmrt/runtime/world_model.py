@@ -20,7 +20,7 @@ from wmrt.quant import Recipe
 from wmrt.runtime.build import build_network, to_checkpoint
 from wmrt.runtime.checks import check_action, check_plan, resolve_device
 from wmrt.runtime.imagination import next_q, roll
-from wmrt.runtime.report import RunReport, build_report
+from wmrt.runtime.report import RunReport, build_report, layouts
 from wmrt.runtime.session import Output, Session, resolve_graph
 from wmrt.runtime.snapshot import Origin, Snapshot, content_hash
 from wmrt.runtime.step import Rollout, Step
@@ -97,7 +97,7 @@ class WorldModel:
             "recipe": built.recipe.name,
             "weight_format": built.recipe.weight_format,
             "activation": built.recipe.activation,
-            "layout": "canonical",
+            "layout": layouts(built.network)["running"],
             "device": str(target),
             "executor": "eager",
             "graph": resolved_graph.used,
@@ -267,7 +267,8 @@ class WorldModel:
         self._last_action = snapshot.last_action
 
     def save_pretrained(self, folder: str | Path, *, card: str) -> None:
-        """Write a checkpoint of the weights as they run (packed if the recipe packs)."""
+        """Write a checkpoint of the weights as they run (packed if the recipe packs), in the layout
+        they were loaded in."""
         save_checkpoint(
             folder, to_checkpoint(self.network, self.recipe, self.provenance), card=card
         )

@@ -43,6 +43,8 @@ def facts(plan: Plan, account: Account) -> list[tuple[str, str]]:
         resolved = ", ".join(f"{k} {v}" for k, v in account.report["resolved"].items() if v)
         found.append(("resolved", resolved))
         found.append(("kernels", _kernels(account.report)))
+        if account.report["layout"]["converted"]:
+            found.append(("layout", _layout(account.report["layout"])))
         found.append(("holds", _bytes(account.report["bytes"])))
     if account.consensus is not None:
         found.append(("second opinion", _kernels(account.consensus)))
@@ -57,6 +59,10 @@ def facts(plan: Plan, account: Account) -> list[tuple[str, str]]:
 
 def _kernels(report: Mapping[str, Any]) -> str:
     return ", ".join(f"{n} linears by {name}" for name, n in report["kernels"].items())
+
+
+def _layout(layout: Mapping[str, Any]) -> str:
+    return f"stored as {layout['stored']}, converted to {layout['running']} when it was loaded"
 
 
 def _bytes(parts: Mapping[str, int]) -> str:
