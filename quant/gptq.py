@@ -22,7 +22,7 @@ from wmrt.quant.nearest import nearest
 from wmrt.quant.quantize import quantize
 from wmrt.quant.scales import Chosen
 from wmrt.quant.steps import Gptq
-from wmrt.quant.tensor import QuantizedTensor
+from wmrt.quant.tensor import QuantizedTensor, check_scales, layout
 
 COLUMNS = 128  # columns whose errors are spread one by one; beyond, by one matrix product
 ROWS = 4096  # rows at a time: one column of them and its neighbours stay in a core's cache
@@ -48,6 +48,7 @@ def gptq(
     """
     spec = block_format(format)
     _check(weight, hessian, spec)
+    _check_chosen(chosen, spec, (weight.shape[0], weight.shape[1]))
     wide = weight.detach().to(torch.float32)
     order = _order(hessian, step)
     factor = _factor(hessian, order, step.damp)
@@ -56,6 +57,8 @@ def gptq(
         rows = slice(at, at + ROWS)
         grid = _Grid.of(chosen, spec, rows)
         rounded[rows] = _round(wide[rows], factor, order, grid)
+        for _ in range(step.passes):
+            _improve(rounded[rows], wide[rows], hessian, step.damp, grid)
     packed = quantize(
         rounded,
         spec.name,
@@ -81,6 +84,23 @@ def _check(weight: Tensor, hessian: Tensor, spec: BlockFormat) -> None:
         raise QuantizationError("the Hessian holds NaN or infinity; calibration went wrong")
     if bool((hessian.diagonal() < 0).any()):
         raise QuantizationError("the Hessian's diagonal, a mean of squares, is negative somewhere")
+
+
+def _check_chosen(chosen: Chosen, spec: BlockFormat, shape: tuple[int, int]) -> None:
+    want = layout(spec, shape)
+    given = {"scales": chosen.scales}
+    if chosen.global_scale is not None:
+        given["global_scale"] = torch.tensor(chosen.global_scale)
+    if chosen.zero_points is not None:
+        given["zero_points"] = chosen.zero_points
+    found = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in given.items()}
+    if found != {name: kind for name, kind in want.items() if name != "codes"}:
+        raise QuantizationError(
+            f"scales of a {spec.name} weight {list(shape)} do not fit it: got "
+            f"{', '.join(f'{n} {d} {list(s)}' for n, (s, d) in found.items())}; "
+            "choose_scales gives those of this weight and format"
+        )
+    check_scales(spec, chosen.scales)
 
 
 def _order(hessian: Tensor, step: Gptq) -> Tensor:
@@ -158,9 +178,7 @@ def _round(weight: Tensor, factor: Tensor, order: Tensor, grid: _Grid) -> Tensor
         start = max(0, stop - COLUMNS)
         block = slice(start, stop)
         # All errors of earlier blocks at once, those within the block as they arise.
-        targets = torch.addmm(
-            original[block], factor[stop:, block].T, errors[stop:], alpha=-1.0
-        )
+        targets = torch.addmm(original[block], factor[stop:, block].T, errors[stop:], alpha=-1.0)
         for j in range(stop - 1, start - 1, -1):
             error = torch.sub(
                 grid.nearest(targets[j - start], columns[j]), original[j], out=errors[j]
@@ -170,3 +188,28 @@ def _round(weight: Tensor, factor: Tensor, order: Tensor, grid: _Grid) -> Tensor
     rounded = torch.empty_like(weight)
     rounded.T[order] = errors.add_(original)
     return rounded
+
+
+def _improve(rounded: Tensor, weight: Tensor, hessian: Tensor, damp: float, grid: _Grid) -> None:
+    """Round every column of float32[n, K] once more, each to the best given all others, in place.
+
+    The damped cost never rises: each step takes the level nearest to its minimum in that column.
+    """
+    share = damp * float(hessian.diagonal().double().mean())
+    if share == 0.0:
+        return
+    original = weight.T.contiguous()
+    errors = rounded.T - original
+    for start in range(0, len(original), COLUMNS):
+        block = slice(start, min(start + COLUMNS, len(original)))
+        near = hessian[block, block].to(torch.float32, copy=True)
+        near.diagonal().add_(share)
+        # Half the cost's gradient in these columns, kept up to date as they change.
+        slope = torch.addmm(share * errors[block], hessian[block].float(), errors)
+        for i in range(len(near)):
+            column, j = errors[start + i], start + i
+            target = torch.sub(column, slope[i], alpha=1.0 / float(near[i, i])).add_(original[j])
+            change = grid.nearest(target, j).sub_(original[j]).sub_(column)
+            column.add_(change)
+            slope.addr_(near[i], change)
+    rounded.copy_(errors.add_(original).T)

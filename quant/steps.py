@@ -134,17 +134,22 @@ class Clip(Step):
 class Gptq(Step):
     """Round column by column, each error spread over the columns still to come by the inverse
     Hessian of the layer's inputs (GPTQ, Frantar et al. 2023, algorithm 1). `damp` is added to the
-    Hessian's diagonal as a share of its mean; `ordered` visits columns by falling diagonal."""
+    Hessian's diagonal as a share of its mean; `ordered` visits columns by falling diagonal.
+    `passes` times over, each column is then rounded once more to what is best given all others
+    (coordinate descent, as in QuantEase, Behdin et al. 2023)."""
 
     kind: ClassVar[str] = "gptq"
     phase: ClassVar[int] = 3
 
     damp: float = 0.01
     ordered: bool = True
+    passes: int = 2
 
     def __post_init__(self) -> None:
         if not 0.0 < self.damp < 1.0:
             raise QuantizationError(f"gptq damp must be between 0 and 1, got {self.damp}")
+        if self.passes < 0:
+            raise QuantizationError(f"gptq passes must be 0 or more, got {self.passes}")
 
 
 STEPS: dict[str, type[Step]] = {
