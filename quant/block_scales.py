@@ -120,7 +120,13 @@ def to_float16(scales: Tensor) -> Tensor:
 
 
 def row_scales(amax: Tensor, spec: BlockFormat, rules: Rules = DEFAULT) -> Tensor:
-    """float32 scales of fp8 and int8 weights: amax over the largest value of a code."""
+    """float32 scales of fp8 and int8 weights: amax over the largest value of a code.
+
+    At the end of float32's range one ulp lower where the product would round to infinity.
+    """
     if spec.element == "e4m3":
-        return amax / E4M3_MAX
-    return amax / (127.0 if rules.int8_scale == "amax/127" else 127.5)
+        divisor = largest = E4M3_MAX
+    else:
+        divisor, largest = (127.0, 127.0) if rules.int8_scale == "amax/127" else (127.5, 128.0)
+    top = torch.tensor(torch.finfo(torch.float32).max / largest)
+    return torch.minimum(amax / divisor, torch.nextafter(top, torch.zeros(())))

@@ -146,7 +146,9 @@ def test_fp8(name: str, w: Tensor) -> None:
 def test_int8(w: Tensor) -> None:
     kind: Any = primitives.MappingType.SYMMETRIC
     block = (1, w.shape[1])
-    scales, zeros = primitives.choose_qparams_affine(w, kind, block, torch.int8)
+    scales, zeros = primitives.choose_qparams_affine(
+        w, kind, block, torch.int8, zero_point_dtype=torch.int32
+    )
     ours = quantize(w, "int8-channel", rules=RULES)
     held = ours.scales[:, 0] > TINY
     assert torch.equal(ours.scales[held, 0], scales.reshape(-1)[held])

