@@ -83,6 +83,7 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
         "weights_sha256": checkpoint.weights_sha256,
         "bytes": sum(row["bytes"] for row in listed),
         "recipe": quantization.get("recipe"),
+        "layout": quantization.get("layout"),
         "schema": {"name": checkpoint.schema.name, "hash": checkpoint.schema.hash},
         "fields": [_field(column) for column in checkpoint.schema.columns],
         "actions": checkpoint.actions.to_json(),
@@ -151,7 +152,9 @@ def _summary(results: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "weights", f"{len(results['tensors'])} tensors, {results['bytes']:,} bytes"
     yield from lines(results)
     yield "sha256 tree", str(results["weights_sha256"])
-    stored = "float (any recipe runs)" if recipe is None else f"packed as {recipe['name']}"
+    stored = "float (any recipe runs)"
+    if recipe is not None:
+        stored = f"packed as {recipe['name']}, layout {results['layout']}"
     yield "stored", stored
     yield "model", ", ".join(f"{key} {value}" for key, value in results["model"].items())
     yield "schema", f"{schema['name']}, {len(results['fields'])} columns, hash {schema['hash']}"
