@@ -16,6 +16,7 @@ from wmrt.quant.nearest import nearest
 from wmrt.quant.quantize import quantize
 from wmrt.quant.rules import Rules
 from wmrt.quant.steps import Clip, FourOverSix
+from wmrt.quant.tensor import QuantizedTensor
 
 # Elements searched at a time: with what the search derives from them they stay in a core's cache.
 SLICE = 1 << 18
@@ -57,12 +58,7 @@ def choose_scales(
     anything but nvfp4, and importance that is missing, of another shape, negative or not finite.
     """
     spec = block_format(format)
-    if spec.bits != 4:
-        raise QuantizationError(
-            f"scales are chosen for 4-bit formats; {spec.name} has one a row, by its largest value"
-        )
-    if isinstance(step, FourOverSix) and not spec.has_global:
-        raise QuantizationError(f"four-over-six is for nvfp4 weights, not {spec.name}")
+    _check(spec, step)
     weighted = isinstance(step, Clip) and step.weighted
     counts = _importance(importance, spec, weight) if weighted else None
     rules = Rules(nvfp4_span=E2M1_MAX * step.largest) if isinstance(step, FourOverSix) else Rules()
@@ -70,17 +66,34 @@ def choose_scales(
     factor = own.global_scale if spec.has_global else None
     if step is None:
         return Chosen(own.scales, factor, own.zero_points)
+    scales, zeros = _search(weight, own, step, counts)
+    return Chosen(scales, factor, zeros)
+
+
+def _check(spec: BlockFormat, step: FourOverSix | Clip | None) -> None:
+    if spec.bits != 4:
+        raise QuantizationError(
+            f"scales are chosen for 4-bit formats; {spec.name} has one a row, by its largest value"
+        )
+    if isinstance(step, FourOverSix) and not spec.has_global:
+        raise QuantizationError(f"four-over-six is for nvfp4 weights, not {spec.name}")
+
+
+def _search(
+    weight: Tensor, own: QuantizedTensor, step: FourOverSix | Clip, counts: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """The best scales and zero points, a slice of rows at a time."""
     scales, zeros = own.scales, own.zero_points
-    height = max(1, SLICE // spec.width(weight.shape[1]))
+    height = max(1, SLICE // own.spec.width(weight.shape[1]))
     for at in range(0, len(weight), height):
         rows = slice(at, at + height)
-        blocks = blocks_of(weight[rows], spec)
-        search = _Search(spec, blocks, own.global_scale, step, counts)
+        blocks = blocks_of(weight[rows], own.spec)
+        search = _Search(own.spec, blocks, own.global_scale, step, counts)
         best = search.run(scales[rows], None if zeros is None else zeros[rows])
         scales[rows] = best.scales
         if zeros is not None and best.zero_points is not None:
             zeros[rows] = best.zero_points
-    return Chosen(scales, factor, zeros)
+    return scales, zeros
 
 
 def _importance(importance: Tensor | None, spec: BlockFormat, weight: Tensor) -> Tensor:

@@ -194,16 +194,16 @@ def test_a_given_global_scale_is_kept(seed: int) -> None:
 
 
 def test_what_is_gained_on_gaussian_weights(seed: int) -> None:
-    # Root mean square against round to nearest on N(0, 1), measured: four-over-six 0.92, clip 0.87
-    # for nvfp4, 0.99 for mxfp4, 0.93 for int4-g128.
+    # Root mean square against round to nearest on N(0, 1), on one draw: four-over-six .913,
+    # clip .854 for nvfp4, .997 for mxfp4, .917 for int4-g128.
     w = torch.randn(256, 512, generator=torch.Generator().manual_seed(seed))
 
     def gain(name: str, step: FourOverSix | Clip) -> float:
         q, own = rounded(w, name, choose_scales(w, name, step)), quantize(w, name)
         return float((q.dequantize() - w).norm() / (own.dequantize() - w).norm())
 
-    assert gain("nvfp4", FourOverSix()) == pytest.approx(0.92, abs=0.02)
-    for name, expected in (("nvfp4", 0.87), ("mxfp4", 0.99), ("int4-g128", 0.93)):
+    assert gain("nvfp4", FourOverSix()) == pytest.approx(0.913, abs=0.02)
+    for name, expected in (("nvfp4", 0.854), ("mxfp4", 0.997), ("int4-g128", 0.917)):
         assert gain(name, PLAIN) == pytest.approx(expected, abs=0.02)
 
 
