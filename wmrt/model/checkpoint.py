@@ -52,7 +52,7 @@ class Checkpoint:
         schema: the state contract it was trained on.
         model: configuration of the network, plain JSON data.
         actions: what its outputs mean on the machine.
-        quantization: contract of the packed weights (recipe and format), or None for float weights.
+        quantization: contract of the packed weights (recipe and layout), or None for float weights.
         provenance: where it came from (seeds, data, results), plain JSON data.
         tensors: name to tensor. After loading they are views of the mapped file (copy on write).
         path: the folder it was loaded from, None for one that only lives in memory.
