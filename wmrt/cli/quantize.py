@@ -1,168 +1,216 @@
-"""``wmrt quantize``: store a checkpoint's weights in 4 bits."""
+"""``wmrt quantize``: store a checkpoint's weights in 4 or 8 bits."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
-from rich.table import Table
 
-from wmrt.cli.common import console, json_option, track, write_result
+from wmrt.cli.common import json_option, progress, write_result
 from wmrt.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from rich.progress import Progress as Bar
 
     from wmrt.model.checkpoint import Checkpoint
-    from wmrt.quant import QuantizedTensor, Recipe
+    from wmrt.quant import Recipe
+    from wmrt.quant.calibrate import Progress
+    from wmrt.train.samples import Calibration
+
+_FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
-@click.command(epilog="Example: wmrt quantize highway --recipe nvfp4 --out runs/highway-nvfp4")
+@click.command(
+    epilog="Example: wmrt quantize highway --recipe nvfp4 --steps best --data data/highway "
+    "--out runs/highway-nvfp4"
+)
 @click.argument("model", metavar="MODEL")
 @click.option("--recipe", required=True, metavar="RECIPE", help="nvfp4, mxfp4, w4a8, ...")
 @click.option(
-    "--out",
-    required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Checkpoint folder to write.",
+    "--steps",
+    default="rtn",
+    show_default=True,
+    metavar="STEPS",
+    help="How codes are found: rtn (to nearest), best (measured best for the format), some of "
+    "hadamard,awq,smoothquant,four-over-six,clip,gptq, or a JSON file of steps or of a recipe.",
 )
+@click.option(
+    "--data",
+    multiple=True,
+    type=_FOLDER,
+    metavar="DIR",
+    help="Episodes of wmrt collect to calibrate and to measure on; may be given again.",
+)
+@click.option(
+    "--windows",
+    default=128,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Windows of the model's memory to calibrate on; memory and time grow with them.",
+)
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of the draw.")
+@click.option(
+    "--budget",
+    metavar="SIZE",
+    help="Leave in bf16 the layers that matter most, within this size: bytes, or 1.1x the packed.",
+)
+@click.option(
+    "--layout",
+    default="canonical",
+    show_default=True,
+    metavar="LAYOUT",
+    help="Order the packed weights are stored in, so that a kernel that reads it repacks nothing: "
+    "canonical, cpu_interleaved, gpu_gemv, cublas_128x4.",
+)
+@click.option("--out", required=True, type=_FOLDER, metavar="DIR", help="Checkpoint folder.")
 @json_option
-def command(model: str, recipe: str, out: Path, json_path: Path | None) -> None:
-    """Store the weights of MODEL (a packaged name, a folder, or owner/name) in 4 bits.
+def command(
+    model: str,
+    recipe: str,
+    steps: str,
+    data: tuple[Path, ...],
+    windows: int,
+    seed: int,
+    budget: str | None,
+    layout: str,
+    out: Path,
+    json_path: Path | None,
+) -> None:
+    """Store the weights of MODEL (a packaged name, a folder, or owner/name) in 4 or 8 bits.
 
-    Loading the result packs nothing, and computes what the original computes under that recipe.
+    Loading the result packs nothing. The layer table is measured on episodes that calibration does
+    not use.
     """
-    from wmrt.model.checkpoint import load_checkpoint, require_replaceable, save_checkpoint
-    from wmrt.quant import get_recipe
-    from wmrt.runtime.build import build_network, to_checkpoint
-    from wmrt.runtime.checks import resolve_device
+    from wmrt.cli.quantizing import report
+    from wmrt.model.checkpoint import load_checkpoint, save_checkpoint
+    from wmrt.runtime.build import require_layout, to_checkpoint
+    from wmrt.train.packing import pack
 
-    chosen = get_recipe(recipe)
-    if not chosen.packs:
-        raise UsageError(f"--recipe {recipe} packs nothing; the checkpoint stores it as it is")
-    source = load_checkpoint(model)
-    if source.quantization is not None:
-        raise UsageError(f"{model} is packed already; give the checkpoint it was packed from")
-    if source.path is not None and out.resolve() == source.path.resolve():
-        raise UsageError(f"--out {out} is {model} itself; its weights would be lost")
-    require_replaceable(out.absolute())
-    network = build_network(source, chosen, resolve_device("cpu")).network
+    chosen = _recipe(recipe, steps)
+    require_layout(chosen, layout)
+    source = _source(model, out)
+    calibration = _calibration(source, chosen, data, windows, seed, needed=budget is not None)
+    with progress() as bar, _Parts(bar) as parts:
+        packed = pack(source, chosen, calibration, budget, parts)
     name = model if source.path is None else source.path.name  # whose disk it lay on is no matter
-    origin = {"model": name, "weights_sha256": source.weights_sha256}
+    origin = {"model": name, "weights_sha256": source.weights_sha256, **packed.provenance}
     provenance = {**source.provenance, "packed_from": origin}
-    packed = to_checkpoint(network, chosen, provenance)
-    layers = layer_errors(source, network)
-    save_checkpoint(out, packed, card=card(name, source, chosen, layers))
+    layers = report.rows(source, packed)
+    card = report.card(name, source, packed, layers)
+    stored = to_checkpoint(packed.network, packed.recipe, provenance, layout)
+    save_checkpoint(out, stored, card=card)
     written = load_checkpoint(out, verify="always")
-    results = {
-        "layers": layers,
-        "bytes": {"before": size(source), "after": size(written)},
-        "zeroed_blocks": sum(row["zeroed_blocks"] for row in layers),
-    }
-    _show(out, results)
+    results = {**report.results(source, written, packed, layers), "layout": layout}
+    report.show(out, results)
     write_result(
         json_path,
         results,
         model=str(out),
         model_sha256=written.weights_sha256,
         recipe=recipe,
-        resolved=chosen.to_json(),
+        resolved=packed.recipe.to_json(),
     )
 
 
-def layer_errors(source: Checkpoint, network: Any) -> list[dict[str, Any]]:
-    """Per linear layer its form, its bytes before and after, and what rounding did to its weight.
+def _recipe(name: str, steps: str) -> Recipe:
+    """The recipe with its steps; a JSON file may hold either."""
+    from wmrt.quant import get_recipe
+    from wmrt.quant.best import best_steps
+    from wmrt.quant.steps import parse_steps
 
-    sqnr_db is the power of the weight over that of the change, in dB, and relative_error the RMS of
-    the change over that of the weight: both None where nothing changed. zeroed_blocks counts blocks
-    that were not zero and now are.
-    """
-    from wmrt.runtime.build import linears
-
-    rows = []
-    for name, module in track(linears(network).items(), "measuring"):
-        stored, recipe = source.tensors[f"{name}.weight"], module.recipe
-        assert recipe is not None  # `build_network` gave every linear one
-        row = {
-            "layer": name,
-            "form": recipe.weight_format,
-            "bytes_before": stored.numel() * stored.element_size(),
-            "bytes": module.packed_bytes(),
-            "sqnr_db": None,
-            "relative_error": None,
-            "zeroed_blocks": 0,
-        }
-        if recipe.packs:
-            row |= _rounding(stored.float(), module.quantized())
-        rows.append(row)
-    return rows
+    recipe = get_recipe(name)
+    if not recipe.packs:
+        raise UsageError(f"--recipe {name} packs nothing; the checkpoint stores it as it is")
+    if steps == "best":
+        return recipe.with_(steps=best_steps(recipe.weight_format))
+    if steps.endswith(".json") or Path(steps).is_file():
+        return _read(recipe, Path(steps))
+    return recipe.with_(steps=parse_steps(steps))
 
 
-def _rounding(weight: Tensor, packed: QuantizedTensor) -> dict[str, Any]:
-    """Measured on what is stored, not taken from the code that packed it."""
-    from torch.nn.functional import pad
+def _read(recipe: Recipe, file: Path) -> Recipe:
+    """Steps (a JSON list) or a whole recipe (an object) for the formats of ``recipe``."""
+    import json
 
-    from wmrt.quant.formats import decode_scales, split
+    from wmrt.quant import Recipe as Reader
+    from wmrt.quant.steps import step_from_json
 
-    change = float((packed.dequantize() - weight).square().mean().sqrt())
-    power = float(weight.square().mean().sqrt())
-    blocks = split(pad(weight, (0, packed.codes.shape[1] * 2 - weight.shape[1])), packed.spec.block)
-    step = decode_scales(packed.scales, packed.spec) * packed.global_scale
-    zeroed = (step == 0) & (blocks.abs().amax(-1) > 0)
-    found: dict[str, Any] = {"zeroed_blocks": int(zeroed.sum())}
-    if change > 0 and power > 0:
-        found |= {
-            "relative_error": change / power,
-            "sqnr_db": 20 * math.log10(power / change),
-        }
-    return found
-
-
-def size(checkpoint: Checkpoint) -> int:
-    """Bytes of a checkpoint's tensors."""
-    return sum(t.numel() * t.element_size() for t in checkpoint.tensors.values())
+    try:
+        held = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--steps {file}: not readable as JSON: {error}") from None
+    if isinstance(held, list):
+        return recipe.with_(steps=tuple(step_from_json(step) for step in held))
+    given = Reader.from_json(held)
+    if not given.executes(recipe):
+        raise UsageError(
+            f"--steps {file} is for {given.weight_format} weights and {given.activation} "
+            f"activations; --recipe {recipe.name} is another"
+        )
+    return recipe.with_(steps=given.steps, exclude=given.exclude)
 
 
-def card(name: str, source: Checkpoint, recipe: Recipe, layers: list[dict[str, Any]]) -> str:
-    """README.md of the packed checkpoint, with the original's card below it."""
-    rows = "\n".join(f"| {' | '.join(_cells(row))} |" for row in layers)
-    original = ""
-    if source.path is not None and (source.path / "README.md").is_file():
-        original = (source.path / "README.md").read_text("utf-8")
-    return f"""# {name}, weights packed as {recipe.name}
+def _source(model: str, out: Path) -> Checkpoint:
+    """The checkpoint to pack. What stands in the way is told before the work."""
+    from wmrt.model.checkpoint import load_checkpoint, require_replaceable
 
-Weights {recipe.weight_format} by round to nearest, activations {recipe.activation}. Packed from
-the weights with tree hash `{source.weights_sha256}`; results measured on those are not results of
-these.
-
-| {" | ".join(_HEADINGS)} |
-|{"---|" * len(_HEADINGS)}
-{rows}
-
----
-
-{original}"""
+    source = load_checkpoint(model)
+    if source.quantization is not None:
+        raise UsageError(f"{model} is packed already; give the checkpoint it was packed from")
+    if source.path is not None and out.resolve() == source.path.resolve():
+        raise UsageError(f"--out {out} is {model} itself; its weights would be lost")
+    require_replaceable(out.absolute())
+    return source
 
 
-_HEADINGS = ("layer", "form", "bytes before", "bytes", "weight SQNR, dB", "zeroed blocks")
+def _calibration(
+    source: Checkpoint,
+    recipe: Recipe,
+    data: tuple[Path, ...],
+    windows: int,
+    seed: int,
+    *,
+    needed: bool,
+) -> Calibration | None:
+    from wmrt.model.config import ModelConfig
+    from wmrt.train.samples import load_samples
 
-
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    sqnr = "" if row["sqnr_db"] is None else f"{row['sqnr_db']:.2f}"
-    sizes = f"{row['bytes_before']:,}", f"{row['bytes']:,}"
-    return row["layer"], row["form"], *sizes, sqnr, str(row["zeroed_blocks"])
-
-
-def _show(out: Path, results: dict[str, Any]) -> None:
-    table = Table(*_HEADINGS)
-    table.columns[0].no_wrap = True
-    for row in results["layers"]:
-        table.add_row(*_cells(row))
-    held = results["bytes"]
-    console().print(table)
-    console().print(
-        f"{out}: {held['before']:,} -> {held['after']:,} bytes", markup=False, soft_wrap=True
+    if not data:
+        reading = [step.kind for step in recipe.steps if step.needs_data]
+        reading += ["--budget"] * needed
+        if reading:
+            raise UsageError(
+                f"{', '.join(reading)}: recorded episodes are needed; give --data DIR, "
+                "a folder of wmrt collect"
+            )
+        return None
+    return load_samples(
+        data,
+        source.schema,
+        len(source.actions),
+        windows=windows,
+        steps=ModelConfig.from_json(source.model).window,
+        seed=seed,
     )
+
+
+class _Parts:
+    """One progress line per part of the run, naming the layer just done."""
+
+    def __init__(self, bar: Bar) -> None:
+        self._bar = bar
+
+    def __enter__(self) -> _Parts:
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        self._bar.live.transient = kind is not None  # an error stays one line
+
+    def __call__(self, name: str) -> Progress:
+        task = self._bar.add_task(name, total=None)
+
+        def show(done: int, total: int, layer: str) -> None:
+            self._bar.update(task, completed=done, total=total, description=f"{name} {layer}")
+
+        return show

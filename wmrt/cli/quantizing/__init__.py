@@ -1,0 +1,1 @@
+"""What ``wmrt quantize`` tells: the table of layers, the card, the results."""
