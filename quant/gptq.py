@@ -129,7 +129,8 @@ def _factor(hessian: Tensor, order: Tensor, damp: float) -> Tensor:
         lower, info = torch.linalg.cholesky_ex(matrix)
         del matrix
         if not int(info):
-            return lower.div_(lower.diagonal().clone()).float()
+            unit: Tensor = lower.div_(lower.diagonal().clone()).float()
+            return unit
     raise QuantizationError(
         "the Hessian stays indefinite with its mean diagonal added to it; it is no mean of x x^T"
     )
