@@ -28,6 +28,7 @@ from wmrt.quant.rules import LIBRARIES
 
 library, NAME = oracle("compressed_tensors.quantization", "compressed-tensors")
 utils, _ = oracle("compressed_tensors.quantization.utils", "compressed-tensors")
+pytestmark = pytest.mark.filterwarnings("ignore")  # theirs are not ours to fix
 RULES = LIBRARIES["compressed-tensors"]
 EPS = torch.finfo(torch.float32).eps
 

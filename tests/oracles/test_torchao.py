@@ -21,6 +21,7 @@ from wmrt.quant.rules import LIBRARIES, Rules
 nvfp4_tensor, NAME = oracle("torchao.prototype.mx_formats.nvfp4_tensor", "torchao")
 mx_tensor, _ = oracle("torchao.prototype.mx_formats.mx_tensor", "torchao")
 primitives, _ = oracle("torchao.quantization.quant_primitives", "torchao")
+pytestmark = pytest.mark.filterwarnings("ignore")  # theirs are not ours to fix
 RULES = LIBRARIES["torchao"]
 TINY = torch.finfo(torch.float32).smallest_normal
 
