@@ -67,7 +67,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"actions": [[0.0], [math.nan]]}, "actions must be in"),
     ({"actions": [["left"], ["right"]]}, "actions are no array of numbers"),
     ({"states": [*STATES[:2], {"v": 1.0}]}, "state 2: x: required"),
-    ({"states": [STATES[0], 5, STATES[2]]}, "state 1: state: .* is not a state"),
+    ({"states": [STATES[0], 5, STATES[2]]}, "state 1: .*state: 5 is not a state"),
     ({"states": [*STATES[:2], {**STATES[2], "w": 1}]}, "state 2: w: .* not declared"),
 ]
 
