@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from wmrt.core.errors import QuantizationError
+from wmrt.quant.block_scales import blocks_of
 from wmrt.quant.formats import ZERO_POINTS, BlockFormat, block_format, decode_scales
 from wmrt.quant.nearest import nearest
 from wmrt.quant.quantize import quantize
@@ -59,7 +60,7 @@ def gptq(
     rounded = torch.empty_like(wide)
     for at in range(0, len(wide), ROWS):
         rows = slice(at, at + ROWS)
-        grid = _Grid.of(chosen, spec, rows)
+        grid = _Grid.of(chosen, spec, rows, wide[rows])
         rounded[rows] = _round(wide[rows], factor, order, grid)
         for _ in range(step.passes):
             _improve(rounded[rows], wide[rows], hessian, step.damp, grid)
@@ -154,10 +155,12 @@ class _Grid:
     shift: Tensor | None
 
     @classmethod
-    def of(cls, chosen: Chosen, spec: BlockFormat, rows: slice) -> _Grid:
+    def of(cls, chosen: Chosen, spec: BlockFormat, rows: slice, weight: Tensor) -> _Grid:
         size = decode_scales(chosen.scales[rows].T.contiguous(), spec)
         if chosen.global_scale is not None:
             size = size * chosen.global_scale
+        # A block of zeros stays one, also where its scale is not zero but E8M0's smallest, 2^-127.
+        size = size * (blocks_of(weight, spec) != 0).any(-1).T
         shift = None
         if chosen.zero_points is not None:
             shift = chosen.zero_points[rows].T.float() - ZERO_POINTS // 2
