@@ -219,16 +219,22 @@ def _widen(packed: Tensor, columns: int, spec: BlockFormat, zero_points: Tensor 
 def _words(codes: Tensor) -> Tensor:
     """uint8[N, K] of 4-bit codes -> int32[N, ceil(K / 8)]; the last word's rest is 0, as that
     library leaves it."""
-    return pack_nibbles(F.pad(codes, (0, -codes.shape[1] % 8))).contiguous().view(torch.int32)
+    return _compact(pack_nibbles(F.pad(codes, (0, -codes.shape[1] % 8)))).view(torch.int32)
+
+
+def _compact(matrix: Tensor) -> Tensor:
+    """A copy whose strides are those of its shape. `contiguous` leaves a column of several rows, as
+    a transposed row is one, with a stride that `view` refuses."""
+    return matrix.clone(memory_format=torch.contiguous_format)
 
 
 def _unpack_rows(words: Tensor, shape: tuple[int, int]) -> Tensor:
     """int32[ceil(N / 8), G] -> uint8[N, G]: a word holds eight rows of a column.
 
-    The copy in the middle is what that library lacks: for N <= 8 and G > 1 its own reader raises.
+    That library lacks the copy: for N <= 8 and G > 1 its own reader raises.
     """
     _need(ZERO_POINT, words, torch.int32, 2)
     rows, groups = shape
     _need_shape(ZERO_POINT, words, (-(-rows // 8), groups))
-    across = words.t().clone(memory_format=torch.contiguous_format)
-    return unpack_nibbles(across.view(torch.uint8))[:, :rows].t().contiguous()
+    across = _compact(words.t()).view(torch.uint8)
+    return unpack_nibbles(across)[:, :rows].t().contiguous()

@@ -117,14 +117,17 @@ def import_weights(
 
 def _excluding(recipe: Recipe, network: Network, alone: set[str]) -> Recipe:
     """`recipe`, leaving exactly the layers `alone` in bf16."""
-    for candidate in (recipe, recipe.with_(exclude=tuple(sorted(alone)))):
-        plan = plan_recipes(network, candidate)
-        bf16 = {name for name, own in plan.items() if not own.packs}
-        if bf16 == alone:
+    always = _bf16(recipe.with_(exclude=()), network)
+    for candidate in (recipe, recipe.with_(exclude=tuple(sorted(alone - always)))):
+        if _bf16(candidate, network) == alone:
             return candidate
     raise UnsupportedError(
-        f"packed in the file, but always bf16 here ({', '.join(KEEP_BF16)}): {some(bf16 - alone)}"
+        f"packed in the file, but always bf16 here ({', '.join(KEEP_BF16)}): {some(always - alone)}"
     )
+
+
+def _bf16(recipe: Recipe, network: Network) -> set[str]:
+    return {name for name, own in plan_recipes(network, recipe).items() if not own.packs}
 
 
 def _load_others(network: Network, file: Interchanged) -> None:
