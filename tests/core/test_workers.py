@@ -73,9 +73,11 @@ def test_an_error_ends_workers_in_the_middle_of_what_they_do() -> None:
 
 
 INTERRUPTED = """
-import multiprocessing, time
+import multiprocessing, signal, time
 from wmrt.core.workers import worker_pool
 if __name__ == "__main__":
+    # A shell that starts its jobs in the background has them ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with worker_pool(2) as pool:
             tasks = [pool.submit(time.sleep, 600) for _ in range(5)]
@@ -97,8 +99,11 @@ def test_ctrl_c_is_for_the_process_that_started_them(tmp_path: Path) -> None:
         start_new_session=True,
     )
     assert parent.stdout is not None
-    workers = [int(pid) for pid in parent.stdout.readline().split()]
-    os.killpg(parent.pid, signal.SIGINT)
-    out, said = parent.communicate(timeout=120)
+    try:
+        workers = [int(pid) for pid in parent.stdout.readline().split()]
+        os.killpg(parent.pid, signal.SIGINT)
+        out, said = parent.communicate(timeout=120)
+    finally:
+        parent.kill()  # the workers follow
     assert (out, said, parent.returncode) == ("interrupted\n", "", 0)
     assert len(workers) == 2 and not any(alive(pid) for pid in workers)
