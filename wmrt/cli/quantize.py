@@ -205,7 +205,10 @@ class _Parts:
         return self
 
     def __exit__(self, kind: object, *error: object) -> None:
-        self._bar.live.transient = kind is not None  # an error stays one line
+        if kind is not None:  # the error stays one line: a stopped bar leaves one of its own
+            self._bar.live.transient = True
+            self._bar.live.stop()
+            self._bar.disable = True
 
     def __call__(self, name: str) -> Progress:
         task = self._bar.add_task(name, total=None)
