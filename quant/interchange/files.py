@@ -40,8 +40,8 @@ def read_json(path: Path) -> dict[str, Any]:
     return data
 
 
-def read_tensors(folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """All tensors of a folder, as views of its mapped files, and the metadata of their headers.
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a folder, as views of its mapped files.
 
     Raises `CheckpointError` for a file that is missing or damaged, and for tensors that are not in
     the shard where the index puts them.
@@ -53,11 +53,10 @@ def read_tensors(folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     if not isinstance(places, dict) or not all(isinstance(p, str) for p in places.values()):
         raise CheckpointError(f"{index}: weight_map is no map of names to files")
     tensors: dict[str, Tensor] = {}
-    metadata: dict[str, str] = {}
     for shard in sorted(set(places.values())):
         if Path(shard).name != shard:
             raise CheckpointError(f"{index}: {shard!r} is no file of this folder")
-        found, said = _read_file(folder / shard)
+        found = _read_file(folder / shard)
         meant = {name for name, place in places.items() if place == shard}
         if meant != set(found):
             raise CheckpointError(
@@ -65,14 +64,13 @@ def read_tensors(folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
                 f"not in the index: {some(set(found) - meant) or 'none'}"
             )
         tensors |= found
-        metadata |= said
-    return tensors, metadata
+    return tensors
 
 
-def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _read_file(path: Path) -> dict[str, Tensor]:
     try:
         with safe_open(str(path), framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}
+            return {name: file.get_tensor(name) for name in file.keys()}
     except (OSError, SafetensorError) as error:
         text = " ".join(str(error).split())
         raise CheckpointError(
@@ -86,9 +84,7 @@ def require_new(folder: Path) -> None:
         raise CheckpointError(f"{folder} is there already and is not replaced; give a new folder")
 
 
-def write_folder(
-    folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], metadata: dict[str, str]
-) -> None:
+def write_folder(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Write ``config.json`` and ``model.safetensors``; nothing is left at `folder` on failure.
 
     JSON as compressed-tensors writes it: two spaces, sorted keys, no line end after the last.
@@ -99,7 +95,7 @@ def write_folder(
     try:
         try:
             text = json.dumps(config, indent=2, sort_keys=True, allow_nan=False)
-            save_file(dict(tensors), str(staging / WEIGHTS_FILE), metadata=metadata)
+            save_file(dict(tensors), str(staging / WEIGHTS_FILE), metadata={"format": "pt"})
         except (TypeError, ValueError, RuntimeError, SafetensorError) as error:
             raise CheckpointError(f"cannot be saved: {' '.join(str(error).split())}") from None
         (staging / CONFIG_FILE).write_text(text, "utf-8")

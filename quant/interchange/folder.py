@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +27,9 @@ from wmrt.quant.interchange.weights import (
 from wmrt.quant.tensor import QuantizedTensor
 
 QUANTIZATION = "quantization_config"
-MULTIPLIERS = "wmrt.multipliers"  # safetensors metadata: JSON, module -> float.hex()
+# In config.json, module -> float.hex(). Not in the metadata of the weight file: safetensors writes
+# several entries there in random order, and the same weights should give the same bytes.
+MULTIPLIERS = "wmrt_multipliers"
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,11 @@ def read_compressed_tensors(
     if not isinstance(config.get(QUANTIZATION), dict):
         raise CheckpointError(f"{path / CONFIG_FILE}: it holds no {QUANTIZATION}")
     schemes = read_schemes(config[QUANTIZATION])
-    tensors, metadata = read_tensors(path)
+    tensors = read_tensors(path)
     modules, others = split_parts(tensors)
     formats = {module: schemes.format_of(module) for module in modules}
     _check_parts(modules, formats, tensors)
-    multipliers = _multipliers(path, metadata)
+    multipliers = _multipliers(path, config.get(MULTIPLIERS, {}))
     weights, origins = {}, {}
     for module, parts in modules.items():
         try:
@@ -123,14 +124,13 @@ def _check_parts(
         )
 
 
-def _multipliers(path: Path, metadata: Mapping[str, str]) -> dict[str, float]:
-    if MULTIPLIERS not in metadata:
-        return {}
+def _multipliers(path: Path, recorded: Any) -> dict[str, float]:
     try:
-        found = json.loads(metadata[MULTIPLIERS])
-        return {str(module): float.fromhex(value) for module, value in found.items()}
-    except (AttributeError, TypeError, ValueError):
-        raise CheckpointError(f"{path}: metadata {MULTIPLIERS} is damaged") from None
+        return {str(module): float.fromhex(text) for module, text in recorded.items()}
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        raise CheckpointError(
+            f"{path / CONFIG_FILE}: {MULTIPLIERS} maps no modules to numbers: {recorded!r:.200}"
+        ) from None
 
 
 def write_compressed_tensors(
@@ -162,7 +162,7 @@ def write_compressed_tensors(
         CheckpointError: two tensors of one name, a configuration that does not fit, a used folder.
     """
     formats = {module: q.format for module, q in weights.items()}
-    said = dict(config or {})
+    said = {key: value for key, value in (config or {}).items() if key != MULTIPLIERS}
     if QUANTIZATION in said:
         _check_fits(read_schemes(said[QUANTIZATION]), formats)
     else:
@@ -181,10 +181,9 @@ def write_compressed_tensors(
         tensors |= named
         if q.spec.has_global and not _comes_back(q, (origins or {}).get(module)):
             multipliers[module] = q.global_scale.hex()
-    metadata = {"format": "pt"}
     if multipliers:
-        metadata[MULTIPLIERS] = json.dumps(multipliers, sort_keys=True)
-    write_folder(Path(folder).absolute(), said, tensors, metadata)
+        said[MULTIPLIERS] = multipliers
+    write_folder(Path(folder).absolute(), said, tensors)
 
 
 def _comes_back(q: QuantizedTensor, origin: Origin | None) -> bool:

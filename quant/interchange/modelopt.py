@@ -28,7 +28,7 @@ def read_modelopt(
     name), `QuantizationError` for wrong shapes, dtypes or content (ModelOpt writes NaN scales for a
     weight of zeros).
     """
-    tensors, _ = read_tensors(Path(folder))
+    tensors = read_tensors(Path(folder))
     modules = [
         name.removesuffix(".weight")
         for name, tensor in tensors.items()

@@ -11,7 +11,7 @@ For a weight [N, K] such a file holds, after the module's name:
 
 A reciprocal in float32 is not always undone by another: 12% of random divisors and 17% of random
 multipliers come back one ulp off. So an `Origin` keeps the divisor a weight was read with, and a
-file of ours records in its metadata the multipliers that its divisors miss (`folder.MULTIPLIERS`).
+file of ours records beside it the multipliers that its divisors miss (`folder.MULTIPLIERS`).
 
 A block of zeros has scale 0.125 there and 0 with us. Either is read and kept; both are zeros.
 """

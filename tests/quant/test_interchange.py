@@ -76,11 +76,8 @@ def test_ours_to_a_file_and_back(format: str, columns: int, tmp_path: Path, seed
         write_compressed_tensors(
             again, back.weights, back.others, config=back.config, origins=back.origins
         )
-        parts = (load_file(f / "model.safetensors") for f in (folder, again))
-        first, second = parts
-        assert all(torch.equal(first[n].view(torch.uint8), second[n].view(torch.uint8))
-                   for n in first)  # fmt: skip
-        assert (again / "config.json").read_bytes() == (folder / "config.json").read_bytes()
+        for part in ("model.safetensors", "config.json"):
+            assert (again / part).read_bytes() == (folder / part).read_bytes()
 
 
 @given(st.floats(2.0**-120, 2.0**120, width=32))

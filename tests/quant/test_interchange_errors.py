@@ -189,6 +189,12 @@ def test_damaged_files(written: Callable[[str], Path]) -> None:
     index.write_text(json.dumps({"weight_map": {"up.weight_packed": "part", "x": "part"}}))
     with pytest.raises(CheckpointError, match="missing: x; not in the index: down"):
         read_compressed_tensors(folder)
+    whole_config = json.loads(config.read_text())
+    config.write_text(json.dumps(whole_config | {"wmrt_multipliers": {"up": "1.5.3"}}))
+    index.unlink()
+    weights.write_bytes(whole)
+    with pytest.raises(CheckpointError, match="wmrt_multipliers maps no modules"):
+        read_compressed_tensors(folder)
     config.write_text("{}")
     with pytest.raises(CheckpointError, match="holds no quantization_config"):
         read_compressed_tensors(folder)
