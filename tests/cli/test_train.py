@@ -71,6 +71,36 @@ def test_train_refusals(data: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert not (tmp_path / "out").exists()
 
 
+def test_training_goes_on_from_a_checkpoint_with_a_second_recording(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = folder(tmp_path / "own", episodes(4, 50))
+    short = ["--steps", "2", "--batch", "3"]
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    base = ["train", "--data", str(data)]
+    assert main([*base, "--out", first, "--preset", "tiny", *short]) == 0
+    more = [*base, "--data", str(own), "--start", first, "--out", second]
+    assert main([*more, *short, "--lr", "1e-4"]) == 0
+    found = WorldModel.from_pretrained(second).provenance
+    assert (found["episodes"], found["own_episodes"], found["train"]["lr"]) == (12, 4, 1e-4)
+    assert found["start_sha256"] == WorldModel.from_pretrained(first).weights_sha256
+    text = line(capsys, *more, "--preset", "tiny", "--past", "2")
+    assert text.endswith("brings its own network; leave out --preset, --past")
+    assert "--reproduce takes one --data" in line(
+        capsys, *base, "--data", str(own), "--out", second, "--reproduce"
+    )
+
+
+def test_occlusion_is_for_a_model_that_drives(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = ("collect", "--out", str(tmp_path / "out"), "--episodes", "1")
+    assert "give --model" in line(capsys, *start, "--occlusion", "1")
+    short = line(capsys, *start, "--occlusion", "0.05", "--model", "highway")
+    assert "steps of 0.1 s; a group stays off for at least one step" in short
+    assert not (tmp_path / "out").exists()
+
+
 def test_ctrl_c_is_status_130_and_leaves_nothing_half_written(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,17 +14,15 @@ from wmrt.core.seeds import HELD_OUT
 from wmrt.core.types import ActionDim, ActionSpec
 from wmrt.model.schema import StateSchema
 from wmrt.train.collect import (
-    DRIVERS,
-    Driver,
     collect,
     collect_shard,
-    driver_of,
     make_env,
     plan,
     run_episode,
     write_meta,
 )
 from wmrt.train.dataset import META, Meta, load_episodes, load_shard, save_shard
+from wmrt.train.drivers import DRIVERS, Driver, driver_of
 
 SPEC = ActionSpec(
     (
@@ -146,7 +144,7 @@ def test_a_policy_drives_within_the_actuators_rate_and_the_expert_labels(seed: i
     class Policy:
         calls: list[tuple[list[int], float]] = []  # noqa: RUF012
 
-        def reset(self) -> None:
+        def reset(self, seed: int) -> None:
             self.calls.clear()
 
         def act(self, q: np.ndarray, last: np.ndarray) -> np.ndarray:

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from tests.train.toys import GROUPS, SCHEMA, episode
+from wmrt.model.rounding import UNKNOWN
 from wmrt.train.dataset import Batch, Recording, window_batch
-from wmrt.train.occlusion import group_mask, occlude
+from wmrt.train.occlusion import Dropout, group_mask, occlude
 
 
 def batch_of(seed: int, rows: int, steps: int) -> Batch:
@@ -68,3 +69,21 @@ def test_it_is_a_function_of_its_generator(seed: int) -> None:
     runs = [occlude(batch, groups, 4.0, torch.Generator().manual_seed(s)) for s in (1, 1, 2)]
     assert torch.equal(runs[0].codes, runs[1].codes)
     assert not torch.equal(runs[0].codes, runs[2].codes)
+
+
+def test_step_by_step_it_is_the_same_process(seed: int) -> None:
+    dwell, steps = 4.0, 6000
+    dropout = Dropout(group_mask(SCHEMA, GROUPS), dwell)
+    dropout.reset(seed)
+    q = np.arange(len(SCHEMA.columns), dtype=np.int64)
+    shown = np.stack([dropout.hide(q) for _ in range(steps)])
+    off = shown == UNKNOWN
+    assert np.array_equal(shown[~off], np.broadcast_to(q, shown.shape)[~off])
+    assert not off[:, 0].any() and np.array_equal(off[:, 1], off[:, 3])
+    independent = steps / (2 * dwell)
+    assert abs(off[:, 1].mean() - 0.5) < 6 * 0.5 / np.sqrt(independent)
+    flips, expected = int((off[1:, 1] != off[:-1, 1]).sum()), steps / dwell
+    assert abs(flips - expected) <= 6 * np.sqrt(expected * (1 - 1 / dwell))
+    assert abs((off[:, 1] == off[:, 2]).mean() - 0.5) < 6 * 0.5 / np.sqrt(independent)
+    dropout.reset(seed)
+    assert np.array_equal(shown[:50], np.stack([dropout.hide(q) for _ in range(50)]))

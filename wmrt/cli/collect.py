@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from wmrt.cli.common import console, json_option, out_option, progress, write_result
+from wmrt.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from wmrt.train.drivers import ModelDriver
 
 
 @click.command(
@@ -28,10 +33,31 @@ from wmrt.cli.common import console, json_option, out_option, progress, write_re
     show_default=True,
     help="First episode seed.",
 )
+@click.option(
+    "--model",
+    default=None,
+    type=click.Path(path_type=Path),
+    metavar="MODEL",
+    help="Let this checkpoint drive and the expert label, instead of the drivers below.",
+)
+@click.option(
+    "--occlusion",
+    default=0.0,
+    type=click.FloatRange(0),
+    help="With --model: it sees its sensor groups off half the time, with this mean dwell in "
+    "seconds. What is recorded stays complete.",
+)
 @click.option("--jobs", default=2, type=click.IntRange(1), show_default=True, help="Processes.")
 @json_option
 def command(
-    env_id: str, out: Path, episodes: int | None, first_seed: int, jobs: int, json_path: Path | None
+    env_id: str,
+    out: Path,
+    episodes: int | None,
+    first_seed: int,
+    model: Path | None,
+    occlusion: float,
+    jobs: int,
+    json_path: Path | None,
 ) -> None:
     """Record driving episodes to learn from; finished parts are kept, a second run continues.
 
@@ -41,6 +67,7 @@ def command(
     from wmrt.train.collect import collect
     from wmrt.train.pipeline import SHIPPED
 
+    driver = _driver(env_id, model, occlusion)
     count = SHIPPED.episodes if episodes is None else episodes
     with progress() as bar:
         task = bar.add_task("shards", total=None)
@@ -52,9 +79,29 @@ def command(
                 first_seed,
                 jobs,
                 lambda n, total: bar.update(task, completed=n, total=total),
+                driver,
             )
         )
     console().print(f"{out}: {count} episodes from seed {first_seed}, {steps} new steps")
     write_result(
         json_path, {"episodes": count, "first_seed": first_seed, "new_steps": steps, "out": out}
     )
+
+
+def _driver(env_id: str, model: Path | None, occlusion: float) -> ModelDriver | None:
+    from wmrt.train.collect import make_env, sensor_groups
+    from wmrt.train.drivers import ModelDriver
+
+    if model is None:
+        if occlusion:
+            raise UsageError("--occlusion hides sensors from a model that drives; give --model")
+        return None
+    env = make_env(env_id)
+    period, groups = float(env.unwrapped.period), sensor_groups(env)
+    env.close()
+    if occlusion and (not groups or occlusion < period):
+        raise UsageError(
+            f"--occlusion {occlusion:g}: {env_id} has {len(groups)} sensor groups and steps of "
+            f"{period:g} s; a group stays off for at least one step"
+        )
+    return ModelDriver(model, occlusion / period)

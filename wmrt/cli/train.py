@@ -20,10 +20,19 @@ if TYPE_CHECKING:
 @click.command(epilog="Example: wmrt train --reproduce --data data/highway --out runs/highway")
 @click.option(
     "--data",
-    default=Path("data/highway"),
+    default=(Path("data/highway"),),
+    multiple=True,
     type=click.Path(file_okay=False, path_type=Path),
     show_default=True,
-    help="Folder of the recording.",
+    help="Folder of the recording. May be given again: half of all windows are then drawn from "
+    "the later ones.",
+)
+@click.option(
+    "--start",
+    default=None,
+    type=click.Path(path_type=Path),
+    metavar="MODEL",
+    help="Go on from this checkpoint, with its schema and statistics.",
 )
 @out_option(beside=True, required=True, help="Checkpoint folder.")
 @click.option("--reproduce", is_flag=True, help="The shipped model's run; excludes what follows.")
@@ -32,6 +41,7 @@ if TYPE_CHECKING:
 @click.option("--past", default=None, type=click.IntRange(0), help="Past states each layer reads.")
 @click.option("--steps", default=None, type=click.IntRange(1), help="Optimiser steps.")
 @click.option("--batch", default=None, type=click.IntRange(1), help="Windows per step.")
+@click.option("--lr", default=None, type=click.FloatRange(0, min_open=True), help="Peak rate.")
 @click.option("--seed", default=None, type=click.IntRange(0))
 @click.option(
     "--occlusion",
@@ -45,7 +55,7 @@ if TYPE_CHECKING:
 )
 @json_option
 def command(
-    data: Path,
+    data: tuple[Path, ...],
     out: Path,
     reproduce: bool,
     threads: int | None,
@@ -72,15 +82,24 @@ def command(
 
 
 def _run(
-    data: Path, out: Path, chosen: dict[str, Any] | None, jobs: int, part: _Parts
+    data: tuple[Path, ...], out: Path, chosen: dict[str, Any] | None, jobs: int, part: _Parts
 ) -> dict[str, Any]:
     """The shipped run (``chosen`` is None), or one with the options chosen."""
     from wmrt.train.pipeline import reproduce, train
 
     if chosen is None:
-        return reproduce(data, out, jobs, part)
-    model, config = _configs(chosen, data)
-    return train([data], out, model, config, progress=part("training"))
+        if len(data) > 1:
+            raise UsageError("--reproduce takes one --data; it records the model's drives itself")
+        return reproduce(data[0], out, jobs, part)
+    start = chosen.get("start")
+    shape = [f"--{name}" for name in ("preset", "selector", "past") if name in chosen]
+    if start is not None and shape:
+        raise UsageError(f"--start {start} brings its own network; leave out {', '.join(shape)}")
+    model, config = _configs(chosen, data[0])
+    return train(data, out, model, config, start=start, progress=part("training"))
+
+
+_TRAIN = ("steps", "batch", "lr", "seed")
 
 
 class _Parts:
@@ -110,7 +129,7 @@ def _configs(chosen: dict[str, Any], data: Path) -> tuple[ModelConfig, TrainConf
     meta = Meta.read(data)
     shape = {k: chosen[k] for k in ("selector", "past") if k in chosen}
     model = preset(chosen.get("preset", "small")).with_(chunk=meta.horizon, **shape)
-    changes: dict[str, Any] = {k: chosen[k] for k in ("steps", "batch", "seed") if k in chosen}
+    changes: dict[str, Any] = {k: chosen[k] for k in _TRAIN if k in chosen}
     if "occlusion" in chosen:
         changes["occlusion_dwell"] = chosen["occlusion"] / meta.period
     return model, replace(TrainConfig(), **changes)

@@ -29,27 +29,9 @@ from wmrt.train.dataset import (
     save_shard,
     shard_path,
 )
+from wmrt.train.drivers import DRIVERS, MODEL, Driver, ModelDriver, Policy, driver_of
 
 HORIZON = 8
-#: Share of episodes per driver. `burst` holds a random action for 0.3 to 1.0 s every few seconds.
-DRIVERS: dict[str, float] = {
-    "expert": 0.30,
-    "noise": 0.30,
-    "burst": 0.25,
-    "held_random": 0.10,
-    "random": 0.05,
-}
-
-
-#: Driver name of episodes that a trained model drives.
-MODEL = "model"
-
-
-class Policy(Protocol):
-    """Drives an episode instead of a `Driver`'s own choice."""
-
-    def reset(self) -> None: ...
-    def act(self, q: NDArray[np.int64], last: NDArray[np.float32]) -> NDArray[np.float32]: ...
 
 
 class Label(Protocol):
@@ -85,54 +67,10 @@ def make_env(env_id: str) -> Any:
     return env
 
 
-class Driver:
-    """Turns the expert's action into the executed one. Stateful within an episode, seeded by it."""
-
-    def __init__(
-        self, kind: str, spec: ActionSpec, period: float, rng: np.random.Generator
-    ) -> None:
-        self.kind, self.rng, self.period = kind, rng, period
-        deltas = np.array([dim.max_delta(period) for dim in spec.dims], np.float32)
-        self.up, self.down = deltas[:, 0], deltas[:, 1]
-        self.last = np.zeros(len(spec), np.float32)
-        self.noise = np.zeros(len(spec), np.float32)
-        self.held = np.zeros(len(spec), np.float32)
-        self.level = rng.uniform(0.05, 0.35)
-        self.until = 0
-        self.next_burst = int(rng.integers(10, 60))
-
-    def act(self, step: int, expert: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The action executed at ``step``; within the actuators' rate limits except for
-        `random`."""
-        size = len(expert)
-        if self.kind == "random":
-            self.last = self.rng.uniform(-1, 1, size).astype(np.float32)
-            return self.last
-        wanted = expert
-        if self.kind == "noise":
-            # Ornstein-Uhlenbeck, 0.5 s correlation: independent noise averages out in the car's
-            # dynamics
-            self.noise = 0.8 * self.noise + 0.6 * self.rng.normal(size=size).astype(np.float32)
-            wanted = expert + self.level * self.noise
-        elif self.kind in ("burst", "held_random"):
-            wanted = self._held(step, expert)
-        move = np.clip(wanted - self.last, -self.down, self.up)
-        self.last = np.clip(self.last + move, -1, 1).astype(np.float32)
-        return self.last
-
-    def _held(self, step: int, expert: NDArray[np.float32]) -> NDArray[np.float32]:
-        if step >= self.next_burst:
-            self.until = step + int(self.rng.integers(3, 11))
-            gap = (15, 50) if self.kind == "burst" else (4, 16)
-            self.next_burst = self.until + int(self.rng.integers(*gap))
-            self.held = self.rng.uniform(-1, 1, len(expert)).astype(np.float32)
-        return self.held if step < self.until else expert
-
-
 def run_episode(env: Any, seed: int, kind: str, policy: Policy | None = None) -> Episode:
     """One labelled drive from ``seed`` of driver ``kind``, or of ``policy`` if given."""
     if policy is not None:
-        policy.reset()
+        policy.reset(seed)
     rng = np.random.default_rng([seed, 0xD21])
     env.reset(seed=seed)
     inner: TrainingEnv = env.unwrapped
@@ -170,12 +108,6 @@ def run_episode(env: Any, seed: int, kind: str, policy: Policy | None = None) ->
     )
 
 
-def driver_of(seed: int) -> str:
-    """Which driver an episode seed gets; a function of the seed, so any shard can be made alone."""
-    rng = np.random.default_rng([seed, 0xD20])
-    return str(rng.choice(list(DRIVERS), p=list(DRIVERS.values())))
-
-
 @dataclass(frozen=True)
 class Shard:
     """Seeds of one file."""
@@ -184,13 +116,13 @@ class Shard:
     seeds: tuple[int, ...]
 
 
-def collect_shard(env_id: str, shard: Shard, checkpoint: Path | None = None) -> int:
-    """Make one shard, driven by ``checkpoint`` if given; returns its number of steps."""
+def collect_shard(env_id: str, shard: Shard, driver: ModelDriver | None = None) -> int:
+    """Make one shard, driven by ``driver`` if given; returns its number of steps."""
     env, policy = make_env(env_id), None
-    if checkpoint is not None:
+    if driver is not None:
         from wmrt.train.onpolicy import ModelPolicy
 
-        policy = ModelPolicy(checkpoint)
+        policy = ModelPolicy(driver.checkpoint, sensor_groups(env), driver.dwell)
     try:
         episodes = [
             run_episode(env, seed, MODEL if policy else driver_of(seed), policy)
@@ -200,6 +132,11 @@ def collect_shard(env_id: str, shard: Shard, checkpoint: Path | None = None) -> 
         env.close()
     save_shard(shard.path, episodes)
     return sum(len(e) for e in episodes)
+
+
+def sensor_groups(env: Any) -> tuple[tuple[str, ...], ...]:
+    """Fields of each sensor group, none if the environment names none."""
+    return tuple(tuple(group) for group in getattr(env.unwrapped, "sensor_groups", ()))
 
 
 def plan(folder: Path, episodes: int, first_seed: int) -> list[Shard]:
@@ -233,7 +170,7 @@ def write_meta(
         inner.period,
         HORIZON,
         tuple(drivers),
-        tuple(tuple(g) for g in getattr(inner, "sensor_groups", ())),
+        sensor_groups(env),
         checkpoint,
     )
     env.close()
@@ -264,24 +201,25 @@ def collect(
     first_seed: int,
     jobs: int,
     progress: Callable[[int, int], None],
-    checkpoint: Path | None = None,
+    driver: ModelDriver | None = None,
 ) -> Iterator[int]:
     """Collect missing shards with ``jobs`` processes; yields steps per finished shard.
 
-    With ``checkpoint`` that model drives; else the `DRIVERS`.
+    With ``driver`` that model drives; else the `DRIVERS`.
     """
     shards = plan(folder, episodes, first_seed)
-    if checkpoint is None:
+    if driver is None:
         write_meta(env_id, folder)
     else:
-        write_meta(env_id, folder, [MODEL], load_checkpoint(checkpoint).weights_sha256)
+        weights = load_checkpoint(driver.checkpoint).weights_sha256
+        write_meta(env_id, folder, [driver.name], weights)
     missing = [s for s in shards if not _complete(s)]
     progress(len(shards) - len(missing), len(shards))
     if not missing:
         return
     try:
         with worker_pool(jobs) as pool:
-            futures = [pool.submit(collect_shard, env_id, shard, checkpoint) for shard in missing]
+            futures = [pool.submit(collect_shard, env_id, shard, driver) for shard in missing]
             for done, future in enumerate(as_completed(futures), len(shards) - len(missing) + 1):
                 yield future.result()
                 progress(done, len(shards))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from wmrt.model.rounding import UNKNOWN
 from wmrt.model.schema import StateSchema
 from wmrt.train.dataset import Batch
 
@@ -32,3 +35,27 @@ def occlude(batch: Batch, groups: Tensor, dwell: float, generator: torch.Generat
         codes=batch.codes.masked_fill(hidden, 0),
         values=batch.values.masked_fill(hidden, 0.0),
     )
+
+
+class Dropout:
+    """The process of `occlude` over one drive, step by step.
+
+    Args:
+        groups: bool[G, F] of `group_mask`. dwell: mean steps in one state, at least 1.
+    """
+
+    def __init__(self, groups: Tensor, dwell: float) -> None:
+        self._groups: NDArray[np.bool_] = groups.numpy()
+        self._leave = 1.0 / dwell
+        self.reset(0)
+
+    def reset(self, seed: int) -> None:
+        """Start a drive; the same ``seed`` hides the same."""
+        self._random = np.random.default_rng([seed, 0xD22])
+        self._off = self._random.random(len(self._groups)) < 0.5
+
+    def hide(self, q: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The state q int64[F] as the sensors show it now; advances by one step."""
+        hidden = self._groups[self._off].any(axis=0)
+        self._off = self._off ^ (self._random.random(len(self._off)) < self._leave)
+        return np.where(hidden, np.int64(UNKNOWN), q)

@@ -23,6 +23,7 @@ from wmrt.runtime.build import float_network, to_checkpoint
 from wmrt.train.card import card
 from wmrt.train.collect import collect
 from wmrt.train.dataset import Episode, Meta, Recording, load_episodes
+from wmrt.train.drivers import ModelDriver
 from wmrt.train.occlusion import group_mask
 from wmrt.train.statistics import fit_changes, fit_knots
 from wmrt.train.trainer import Progress, TrainConfig, Trainer, train_compensation
@@ -203,7 +204,7 @@ def reproduce(
     show = progress("own drives")
     for _ in collect(
         SHIPPED.env, own, SHIPPED.own_episodes, SHIPPED.own_first_seed, jobs,
-        lambda done, total: show(done, total, {}), first,
+        lambda done, total: show(done, total, {}), ModelDriver(first),
     ):  # fmt: skip
         pass
     return train(
