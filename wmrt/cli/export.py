@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wmrt.cli.common import console, json_option, write_result
+from wmrt.cli.common import console, json_option, out_option, write_result
 
 if TYPE_CHECKING:
     from wmrt.runtime.interchange import Exported
@@ -20,13 +20,7 @@ if TYPE_CHECKING:
 @click.option(
     "--to", "target", required=True, type=click.Choice(["compressed-tensors"]), help="Form."
 )
-@click.option(
-    "--out",
-    required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Folder to write; it must not be there yet.",
-)
+@out_option(beside=True, required=True, help="Folder to write; it must not be there yet.")
 @json_option
 def command(model: str, target: str, out: Path, json_path: Path | None) -> None:
     """Write the packed checkpoint MODEL for other tools: the same codes and scales, bit for bit.

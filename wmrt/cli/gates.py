@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from wmrt.train.quality import OpenLoop
 
 
-@click.command(epilog="Example: wmrt gates highway --recipe nvfp4 --json out/gates.json")
+@click.command(epilog="Example: wmrt gates highway --recipe nvfp4 --json gates.json")
 @click.argument("model", metavar="MODEL")
 @click.option(
     "--recipe",

@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wmrt.cli.common import console, json_option, write_result
+from wmrt.cli.common import console, json_option, out_option, write_result
 from wmrt.core.errors import UsageError
 
 if TYPE_CHECKING:
     from wmrt.model.checkpoint import Checkpoint
     from wmrt.quant.interchange import Interchanged
 
-_FOLDER = click.Path(file_okay=False, path_type=Path)
-
 
 @click.command(epilog="Example: wmrt import runs/highway-ct --like highway --out runs/highway-back")
-@click.argument("folder", metavar="DIR", type=_FOLDER)
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--like", required=True, metavar="MODEL", help="Whose schema and network they fit.")
-@click.option("--out", required=True, type=_FOLDER, metavar="DIR2", help="Checkpoint to write.")
+@out_option(beside=True, required=True, help="Checkpoint to write.")
 @click.option(
     "--recipe", metavar="RECIPE", help="To run under; else as exported, or the format's own."
 )

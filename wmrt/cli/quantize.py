@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from wmrt.cli.common import json_option, progress, write_result
+from wmrt.cli.common import json_option, out_option, progress, write_result
 from wmrt.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     help="Order the packed weights are stored in, so that a kernel that reads it repacks nothing: "
     "canonical, cpu_interleaved, gpu_gemv, cublas_128x4.",
 )
-@click.option("--out", required=True, type=_FOLDER, metavar="DIR", help="Checkpoint folder.")
+@out_option(beside=True, required=True, help="Checkpoint folder.")
 @json_option
 def command(
     model: str,
@@ -97,9 +97,8 @@ def command(
     origin = {"model": name, "weights_sha256": source.weights_sha256, **packed.provenance}
     provenance = {**source.provenance, "packed_from": origin}
     layers = report.rows(source, packed)
-    card = report.card(name, source, packed, layers)
     stored = to_checkpoint(packed.network, packed.recipe, provenance, layout)
-    save_checkpoint(out, stored, card=card)
+    save_checkpoint(out, stored, card=report.card(name, source, packed, layers))
     written = load_checkpoint(out, verify="always")
     results = {**report.results(source, written, packed, layers), "layout": layout}
     report.show(out, results)
