@@ -2,7 +2,7 @@
 
 The operators of `wmrt.kernels` sum exact integer products block by block; rounding the input the
 same way and multiplying by the dequantized weight gives their result up to float32 summation order,
-20 to 50 times sooner for thousands of rows.
+14 times sooner for 2,048 rows of a 2048x2048 nvfp4 weight (1.8 s against 25 s, one busy core).
 """
 
 from __future__ import annotations

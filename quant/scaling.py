@@ -22,8 +22,8 @@ from wmrt.quant.quantize import quantize
 from wmrt.quant.recipe import Recipe
 from wmrt.quant.steps import Awq, SmoothQuant
 
-# What a search looks at. On the shipped model the chosen power moves by at most one grid step
-# between these and everything, and the 1.3B preset's search takes minutes, not an hour.
+# What a search looks at, at most: a comparison of powers needs no more, and the cost of one power
+# does not grow with the number of windows.
 TOKENS = 1024
 ROWS = 2048
 # Channels weaker than this share of the strongest are treated alike: a dead one has no magnitude.
