@@ -155,11 +155,13 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def show(out: Path, results: dict[str, Any]) -> None:
-    """The table of layers and one line per total."""
-    table = Table(*_HEADINGS)
-    table.columns[0].no_wrap = True
+    """The table of layers, as narrow as a terminal, and one line per total."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("layer", "form", "bytes", "SQNR, dB", "error", "by rtn", "zeroed"):
+        table.add_column(heading, no_wrap=True)
     for row in results["layers"]:
-        table.add_row(*_cells(row))
+        layer, form, _, *rest = _cells(row)
+        table.add_row(layer, form, *rest)
     held, error = results["bytes"], results["error"]
     lines = [f"{out}: {held['before']:,} -> {held['after']:,} bytes in {results['seconds']} s"]
     ours, nearest = results["output_error"], results["nearest_error"]
