@@ -55,7 +55,8 @@ def test_packing_replaces_the_weight(name: str, seed: int) -> None:
     assert list(linear.state_dict()) == KEYS[name]
     assert (linear.weight is None) == (name in PACKED)
     held = [*linear.parameters(), *linear.buffers()]
-    assert not any(t.dtype == torch.float32 and t.numel() > 1 for t in held)
+    # the largest float32 tensor left is one scale per row (8-bit formats)
+    assert not any(t.dtype == torch.float32 and t.numel() > linear.out_features for t in held)
     assert linear.packed_bytes() == sum(t.numel() * t.element_size() for t in held)
     assert linear.packed_bytes() <= size / (2 if name == "bf16" else 5)
     after = linear(x)

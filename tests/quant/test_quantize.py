@@ -212,10 +212,11 @@ def test_a_given_global_scale(seed: int) -> None:
         quantize(w, "mxfp4", global_scale=1.0)
 
 
-# RMS error over RMS weight for Gaussian weights, 512 x 512.
-RMS = {"nvfp4": 0.0956, "mxfp4": 0.112, "int4-g128": 0.112, "int4-g64": 0.104, "int4-g32": 0.0955,
-       "int4-g128-zp": 0.102, "int4-g64-zp": 0.093, "int4-g32-zp": 0.082, "fp8-tensor": 0.0264,
-       "fp8-channel": 0.0263, "int8-channel": 0.0072}  # fmt: skip
+# RMS error over RMS weight for Gaussian weights, 512 x 512: means of 12 draws, which spread by at
+# most 0.5%.
+RMS = {"nvfp4": 0.0951, "mxfp4": 0.1118, "int4-g128": 0.1108, "int4-g64": 0.1028,
+       "int4-g32": 0.0948, "int4-g128-zp": 0.1005, "int4-g64-zp": 0.0911, "int4-g32-zp": 0.0807,
+       "fp8-tensor": 0.0264, "fp8-channel": 0.0263, "int8-channel": 0.0074}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 
 from tests.runtime.models import PACKING, RECIPES, drive, same, states, tensors_within, tiny
 from wmrt.core.errors import UsageError
+from wmrt.kernels import LinearOp
 from wmrt.model.checkpoint import load_checkpoint
 from wmrt.model.linear import Linear
 from wmrt.quant import QuantizedTensor, get_recipe, quantize
@@ -43,12 +45,12 @@ def test_every_trunk_linear_runs_the_recipes_operator_and_the_action_head_bf16(
         op = layer._op
         assert op is not None
 
-        def spy(x: torch.Tensor, w: object, name: str = name, op: object = op) -> torch.Tensor:
+        def spy(x: torch.Tensor, w: object, name: str = name, op: LinearOp = op) -> torch.Tensor:
             kind = type(w).__name__ if not isinstance(w, torch.Tensor) else str(w.dtype)
             called.append((name, f"{op.name} on {kind}"))
             return op(x, w)
 
-        layer._op = spy  # type: ignore[assignment]
+        layer._op = replace(op, function=spy)
     model.step(states(model.schema, 1, seed)[0])
     trunk = [f"blocks.{i}.{part}" for i in range(2) for part in ("qkv", "out", "gate_up", "down")]
     held = "torch.bfloat16" if recipe == "bf16" else "QuantizedTensor"
