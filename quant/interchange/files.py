@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -16,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from wmrt.core.errors import CheckpointError
+from wmrt.core.files import flush
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -101,19 +100,9 @@ def write_folder(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, 
         (staging / CONFIG_FILE).write_text(text, "utf-8")
         for entry in staging.iterdir():
             entry.chmod(0o644)  # safetensors makes its files 0600
-            _flush(entry)
+            flush(entry)
         staging.chmod(0o755)  # mkdtemp gives 0700
         staging.rename(folder)
-        _flush(folder.parent)
+        flush(folder.parent)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-
-
-def _flush(path: Path) -> None:
-    """fsync a file or folder; some file systems refuse it for folders."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):
-            os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -55,3 +55,13 @@ def require_writable(folder: Path) -> None:
         where = "" if nearest == folder.absolute() else f" in {nearest}"
         reason = error.strerror or str(error)
         raise UsageError(f"{folder} cannot be written{where}: {reason}") from None
+
+
+def flush(path: Path) -> None:
+    """fsync a file or folder; some file systems refuse it for folders."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(fd)
+    finally:
+        os.close(fd)

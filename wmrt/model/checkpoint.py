@@ -8,7 +8,6 @@ names. Pickle is never read or written.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import mmap
 import os
@@ -23,6 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from wmrt.core.errors import CheckpointError, UsageError
+from wmrt.core.files import flush
 from wmrt.core.types import ActionSpec
 from wmrt.model import verdicts
 from wmrt.model.checkpoint_checks import check_schema, check_tensors, some
@@ -226,8 +226,8 @@ def _write(staging: Path, checkpoint: Checkpoint, card: str) -> None:
     (staging / CARD_FILE).write_text(card.rstrip() + "\n", encoding="utf-8")
     for entry in staging.iterdir():
         entry.chmod(0o644)  # safetensors makes its files 0600
-        _flush(entry)
-    _flush(staging)
+        flush(entry)
+    flush(staging)
 
 
 def _swap_in(staging: Path, target: Path) -> None:
@@ -242,16 +242,6 @@ def _swap_in(staging: Path, target: Path) -> None:
         if replaced:
             aside.rename(target)
         raise
-    _flush(target.parent)
+    flush(target.parent)
     if replaced:
         shutil.rmtree(aside, ignore_errors=True)
-
-
-def _flush(path: Path) -> None:
-    """fsync a file or folder; some file systems refuse it for folders."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):
-            os.fsync(fd)
-    finally:
-        os.close(fd)
