@@ -1,0 +1,1 @@
+"""Native CPU kernels: one shared library in C, called through ctypes."""
