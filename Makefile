@@ -1,6 +1,7 @@
 # Everything runs in .venv, which `make setup` makes and every other target calls for.
 #   make setup [PYTHON=python3.12]   make drive   make test   make check   make test-full   make clean
 #   make test-oracles: our formats against other libraries themselves (250 MB more in .venv)
+#   WMRT_NATIVE=0 make ...: without the native kernels, and so without a C compiler
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
@@ -10,26 +11,43 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.wmrt-setup
 ORACLES := .venv/.wmrt-oracles
+NATIVE := kernels/native/_native.so
 
 DRIVE_ARGS ?= --recipe nvfp4 --episodes 3 --out out/drive
 PYTEST_ARGS ?=
 
-.PHONY: help setup drive test test-full test-oracles check format clean
+.PHONY: help setup drive test test-full test-oracles check format clean no-native
 
 help:
-	@sed -n '1,3s/^# *//p' $(MAKEFILE_LIST)
+	@sed -n '1,4s/^# *//p' $(MAKEFILE_LIST)
 
 setup: $(STAMP)
+
+# A change in C rebuilds the library alone, not the environment.
+ifneq ($(WMRT_NATIVE),0)
+setup: $(NATIVE)
+else
+setup: no-native
+endif
+
+$(NATIVE): setup.py $(wildcard kernels/native/*.[ch]) | $(STAMP)
+	$(BIN)/python setup.py -q build_ext --inplace
+	@touch $@
+
+no-native:
+	@rm -f kernels/native/_native*.so
 
 # torch comes first and by its exact version: asked for loosely it may bring gigabytes of CUDA.
 # Nothing is built in isolation, so constraints.txt holds for the build tools too. --no-compile
 # leaves bytecode to the first import: compiling all of torch ahead costs 20 s, of which few are used.
+# The native library has a rule of its own; one that an earlier install left would stay in use.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	  echo "wmrt needs Python 3.10 or later, $(PYTHON) is $$($(PYTHON) -V 2>&1); run: make setup PYTHON=python3.11" >&2; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q --no-compile -c constraints.txt setuptools $$(grep -E '^torch==' constraints.txt)
-	$(BIN)/python -m pip install -q --no-compile -c constraints.txt --no-build-isolation -e '.[dev,drive]'
+	WMRT_NATIVE=0 $(BIN)/python -m pip install -q --no-compile -c constraints.txt --no-build-isolation -e '.[dev,drive]'
+	@rm -f kernels/native/_native*.so
 	@touch $@
 
 drive: setup
@@ -50,7 +68,7 @@ test-oracles: $(ORACLES)
 	  tests/quant/test_golden.py tests/quant/test_golden_integers.py $(PYTEST_ARGS)
 
 $(ORACLES): $(STAMP) constraints-oracles.txt
-	$(BIN)/python -m pip install -q --no-compile -c constraints.txt -c constraints-oracles.txt \
+	WMRT_NATIVE=0 $(BIN)/python -m pip install -q --no-compile -c constraints.txt -c constraints-oracles.txt \
 	  --no-build-isolation -e '.[oracles]'
 	@touch $@
 
@@ -67,4 +85,5 @@ format: setup
 # What can be made again. Keeps .venv, and data/, runs/ and out/, which are yours.
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
+	rm -f kernels/native/_native*.so
 	find wmrt/ kernels quant envs service tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
