@@ -5,6 +5,7 @@ if __name__ == "kernels":  # the folder itself was put on sys.path
 
 from wmrt.kernels import reference as reference  # registers its operators
 from wmrt.kernels import reference_w8 as reference_w8
+from wmrt.kernels.native import linear as _native  # noqa: F401
 from wmrt.kernels.registry import LinearOp, linear, operators
 
 __all__ = ["LinearOp", "linear", "operators"]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import ml_dtypes
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from wmrt.kernels import LinearOp
 from wmrt.quant import QuantizedTensor, quantize
+from wmrt.quant.layouts import LaidOut, to_layout
 
 Array = NDArray[np.float64]
 UNIT = 2.0**-24  # half an ulp of float32, relative
@@ -34,6 +36,22 @@ def random_weight(
 ) -> torch.Tensor | QuantizedTensor:
     w = torch.from_numpy((rng.standard_normal(shape) / np.sqrt(shape[1])).astype(np.float32))
     return w.to(torch.bfloat16) if format == "bf16" else quantize(w, format)
+
+
+def reading_canonical(op: LinearOp) -> LinearOp:
+    """The operator, taking canonical weights: each is put in its layout first."""
+    if op.layout == "canonical":
+        return op
+
+    def read(x: torch.Tensor, weight: QuantizedTensor) -> torch.Tensor:
+        return op(x, laid_out(weight, op.layout))
+
+    return replace(op, function=read, layout="canonical")
+
+
+def laid_out(weight: QuantizedTensor, layout: str) -> LaidOut:
+    tensors = to_layout(weight, layout)
+    return LaidOut(weight.format, weight.shape, layout, tensors, weight.global_scale)
 
 
 def weight_parts(q: QuantizedTensor) -> tuple[Array, Array]:

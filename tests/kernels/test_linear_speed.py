@@ -22,6 +22,8 @@ SHAPES = [(512, 256), (256, 256), (1536, 256), (256, 768)]
 def test_linear(op: LinearOp, shape: tuple[int, int], seed: int, benchmark: Any) -> None:
     rng = np.random.default_rng(seed)
     weight = oracle.random_weight(op.format, shape, rng)
+    if op.layout != "canonical":
+        weight = oracle.laid_out(weight, op.layout)
     x = torch.from_numpy(rng.standard_normal((1, shape[1])).astype(np.float32))
     with torch.inference_mode():
         y = benchmark(op, x, weight)
