@@ -78,7 +78,6 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "wmrt_stream": (c_int64, (c_int, c_void_p, c_void_p, c_size_t)),
 }
-_REQUIRED = {"wmrt_abi", "wmrt_isa_best", "wmrt_isa_usable", "wmrt_isa_name"}
 
 _lock = threading.Lock()
 _library: ctypes.CDLL | None = None
@@ -115,8 +114,6 @@ def load(path: Path) -> ctypes.CDLL:
         try:
             function = getattr(loaded, name)
         except AttributeError:
-            if name not in _REQUIRED:
-                continue
             raise UnsupportedError(
                 f"the native library {path} has no function {name}: it is another one or another "
                 f"version's; {_AGAIN}"
@@ -202,8 +199,9 @@ def _isas() -> tuple[Isa, ...]:
 class Pool:
     """Threads that live until closed: the caller is the first, the others wait between calls.
 
-    Goes where a native function takes a ``wmrt_pool *``. One call at a time. Not usable after a
-    fork: the child has none of the threads.
+    ``handle`` goes where a native function takes a ``wmrt_pool *``; so does the Pool itself, but
+    ctypes then wraps an error of its use in one of its own. Callers on several threads take turns.
+    Not usable after a fork: the child has none of the threads.
 
     Args:
         threads: the caller included, 1 up to the processors this process may use.

@@ -90,3 +90,55 @@ def test_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_versions_without_an_import() -> None:
     assert machine.installed_version("pytest") == pytest.__version__
     assert machine.installed_version("no-such-distribution-at-all") is None
+
+
+def test_physical_cpus_are_one_of_every_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = sorted(os.sched_getaffinity(0))
+    found = machine.physical_cpus()
+    assert set(found) <= set(mine) and 1 <= len(found) <= machine.usable_cpus()
+    monkeypatch.setattr(machine, "_CPUS", tmp_path)
+    assert machine.physical_cpus() == tuple(mine)  # unknown
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 2, 3, 5})
+    for cpu, siblings in {1: "1,5", 2: "2-3", 3: "2-3", 5: "1,5"}.items():
+        (tmp_path / f"cpu{cpu}" / "topology").mkdir(parents=True)
+        (tmp_path / f"cpu{cpu}" / "topology" / "thread_siblings_list").write_text(f"{siblings}\n")
+    assert machine.physical_cpus() == (1, 2)
+
+
+def test_huge_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_HUGE_PAGES", tmp_path / "enabled")
+    assert machine.huge_pages() is None
+    (tmp_path / "enabled").write_text("always [madvise] never\n")
+    assert machine.huge_pages() == "madvise"
+
+
+def test_real_time_is_found_out_by_trying(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = os.sched_getscheduler(0)
+    machine.realtime_refusal()
+    assert os.sched_getscheduler(0) == policy  # tried elsewhere
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    assert machine.realtime_refusal() == "Operation not permitted"
+    monkeypatch.delattr(os, "sched_setscheduler")
+    assert "no sched_setscheduler" in str(machine.realtime_refusal())
+
+
+def test_lockable_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import resource
+
+    monkeypatch.setattr(machine, "_STATUS", tmp_path / "status")
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (65_536, 65_536))
+    assert machine.lockable_bytes() == 65_536
+    (tmp_path / "status").write_text("Name:\tx\nCapEff:\t0000000000000000\n")
+    assert machine.lockable_bytes() == 65_536
+    (tmp_path / "status").write_text("Name:\tx\nCapEff:\t0000000000004000\n")
+    assert machine.lockable_bytes() is None
+    (tmp_path / "status").write_text("CapEff:\t0\n")
+    unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    monkeypatch.setattr(resource, "getrlimit", lambda which: unlimited)
+    assert machine.lockable_bytes() is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from rich.text import Text
 import wmrt
 from wmrt.cli.common import console, falls_short, json_option, write_result
 from wmrt.core import machine
+from wmrt.core.errors import WmrtError
 
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)")
 _EXTRA = re.compile(r"""extra\s*==\s*['"]([^'"]+)['"]""")
@@ -31,15 +33,22 @@ def command(json_path: Path | None) -> None:
     """
     requirements = installed_requirements()
     torch = torch_facts()
-    results = {
+    results: dict[str, Any] = {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": {
             "name": machine.cpu_name(),
             "usable": machine.usable_cpus(),
+            "physical": len(machine.physical_cpus()),
             "features": machine.cpu_features(),
         },
         "memory_bytes": machine.memory_bytes(),
+        "realtime": {
+            "fifo_refused": machine.realtime_refusal(),
+            "lockable_bytes": machine.lockable_bytes(),
+            "huge_pages": machine.huge_pages(),
+        },
+        "native": native_facts(),
         "torch": torch,
         "requirements": requirements,
         "checkpoints": packaged_checkpoints(),
@@ -53,6 +62,9 @@ def command(json_path: Path | None) -> None:
         falls_short(f"missing {', '.join(missing)}; run: pip install wmrt")
     if torch["error"]:
         falls_short(f"torch does not load: {torch['error']}")
+    native = results["native"]
+    if native["path"] and native["error"]:
+        falls_short(native["error"])
 
 
 def installed_requirements() -> dict[str, dict[str, str | None]]:
@@ -86,6 +98,27 @@ def torch_facts() -> dict[str, Any]:
         "cuda": [torch.cuda.get_device_name(index) for index in range(devices)],
         "error": None,
     }
+
+
+def native_facts() -> dict[str, Any]:
+    """Path and instruction sets of the native library, or in ``error`` why it is not to be used.
+
+    ``usable`` names the instruction sets of this processor, ``isa`` the one that is taken,
+    ``asked`` is WMRT_ISA. ``path`` is None where none was built, which is no fault.
+    """
+    facts: dict[str, Any] = {"path": None, "usable": [], "isa": None, "error": None}
+    facts["asked"] = os.environ.get("WMRT_ISA") or None
+    try:
+        native: Any = import_module("wmrt.kernels.native.library")
+    except (ImportError, OSError) as error:  # as torch's, which the operators need
+        return {**facts, "error": str(error)}
+    facts["path"] = str(native.PATH) if native.PATH.exists() else None
+    try:
+        facts["usable"] = [isa.name for isa in native.usable_isas()]
+        facts["isa"] = native.isa().name
+    except WmrtError as error:
+        facts["error"] = str(error)
+    return facts
 
 
 def packaged_checkpoints() -> list[dict[str, Any]]:
@@ -122,9 +155,11 @@ def _rows(results: dict[str, Any]) -> Iterator[tuple[str, str]]:
     cpu, torch, memory = results["cpu"], results["torch"], results["memory_bytes"]
     yield "wmrt", f"{wmrt.__version__} ({machine.source_commit() or 'not a checkout'})"
     yield "python", f"{results['python']} on {results['platform']}"
-    yield "cpu", f"{cpu['name']}, {cpu['usable']} usable"
+    yield "cpu", f"{cpu['name']}, {cpu['usable']} usable, {cpu['physical']} cores"
     yield "cpu features", " ".join(cpu["features"]) or "unknown"
     yield "memory", "unknown" if memory is None else f"{memory / 2**30:.1f} GiB"
+    yield "real time", _realtime(results["realtime"])
+    yield "native", _native(results["native"])
     yield "torch", torch["error"] or f"{torch['version']}, {torch['threads']} threads"
     yield "cuda", ", ".join(torch["cuda"]) or "no device"
     for extra, packages in results["requirements"].items():
@@ -134,6 +169,20 @@ def _rows(results: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"checkpoint {entry['name']}", state
     if not results["checkpoints"]:
         yield "checkpoints", "none packaged"
+
+
+def _realtime(facts: dict[str, Any]) -> str:
+    refused, lockable = facts["fifo_refused"], facts["lockable_bytes"]
+    fifo = "FIFO allowed" if refused is None else f"FIFO refused ({refused}; see ulimit -r)"
+    lock = "any memory" if lockable is None else f"{lockable / 2**20:.0f} MiB of memory (ulimit -l)"
+    return f"{fifo}, {lock} lockable, huge pages {facts['huge_pages'] or 'unknown'}"
+
+
+def _native(facts: dict[str, Any]) -> str:
+    if facts["error"]:
+        return str(facts["error"])
+    why = "by WMRT_ISA" if facts["asked"] else "the best"
+    return f"{facts['isa']} ({why} of {', '.join(facts['usable'])})"
 
 
 def _summary(extra: str, packages: dict[str, str | None]) -> str:

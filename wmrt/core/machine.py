@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import threading
 from importlib import metadata
 from pathlib import Path
 
 _CPUINFO = Path("/proc/cpuinfo")
 _MEMINFO = Path("/proc/meminfo")
+_STATUS = Path("/proc/self/status")
+_CPUS = Path("/sys/devices/system/cpu")
+_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+_CAP_IPC_LOCK = 14  # capabilities(7)
 #: Instruction sets that decide which kernels can run, as the Linux kernel spells them.
 _FEATURES = (
     *("avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni"),
@@ -46,6 +51,66 @@ def usable_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def physical_cpus() -> tuple[int, ...]:
+    """One processor of every physical core this process may use; every one where that is unknown.
+
+    Two threads on the two processors of one core share its units, and a memory bus that one of
+    them fills: they gain nothing and wait for each other.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return tuple(range(usable_cpus()))
+    first: dict[str, int] = {}
+    for cpu in sorted(os.sched_getaffinity(0)):
+        try:
+            core = (_CPUS / f"cpu{cpu}/topology/thread_siblings_list").read_text("ascii").strip()
+        except OSError:
+            core = str(cpu)
+        first.setdefault(core, cpu)
+    return tuple(first.values())
+
+
+def huge_pages() -> str | None:
+    """Linux's setting of transparent huge pages: always, madvise or never; None if it has none."""
+    try:
+        words = _HUGE_PAGES.read_text("ascii").split()
+    except OSError:
+        return None
+    return next((word.strip("[]") for word in words if word.startswith("[")), None)
+
+
+def realtime_refusal() -> str | None:
+    """Why this process may not run a thread under SCHED_FIFO, or None: it may. By trying."""
+    if not hasattr(os, "sched_setscheduler"):
+        return f"{platform.system()} has no sched_setscheduler"
+    refusals: list[str] = []
+
+    def become() -> None:  # of this thread alone, which ends at once
+        try:
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        except OSError as error:
+            refusals.append(error.strerror or str(error))
+
+    thread = threading.Thread(target=become)
+    thread.start()
+    thread.join()
+    return refusals[0] if refusals else None
+
+
+def lockable_bytes() -> int | None:
+    """Bytes this process may keep from being swapped out (mlockall); None is no limit."""
+    import resource  # not on Windows
+
+    try:
+        lines = _STATUS.read_text("ascii", "replace").splitlines()
+        word = next(line for line in lines if line.startswith("CapEff:")).split()[1]
+        if int(word, 16) >> _CAP_IPC_LOCK & 1:
+            return None
+    except (OSError, StopIteration):
+        pass  # no Linux: the limit is all there is
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def memory_bytes() -> int | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.house.tree import ROOT
+from tests.kernels.native.alone import ALONE
 from wmrt.core import machine
 from wmrt.core.errors import UnsupportedError, UsageError
 from wmrt.kernels.native import library as native
@@ -57,6 +58,11 @@ def test_the_matrix_has_the_layout_of_c(tmp_path: Path) -> None:
     said = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout
     want = [getattr(native.Matrix, name).offset for name in fields]
     assert [int(word) for word in said.split()] == [*want, ctypes.sizeof(native.Matrix)]
+
+
+def test_it_needs_no_torch() -> None:
+    code = f"{ALONE}\nimport sys; library.isa(); assert not {{'torch', 'numpy'}} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 def test_it_is_loaded_once() -> None:
@@ -136,9 +142,8 @@ def test_a_library_of_something_else_is_refused(tmp_path: Path) -> None:
 
 def test_a_library_that_does_not_load_says_why(tmp_path: Path) -> None:
     path = build("int absent(void); int wmrt_abi(void) { return absent(); }", tmp_path)
-    code = f"""
+    code = f"""{ALONE}
 from pathlib import Path
-from wmrt.kernels.native import library
 try: library.load(Path({str(path)!r}))
 except library.UnsupportedError as error: print(error)
 """

@@ -1,0 +1,131 @@
+"""What ``wmrt doctor`` says of the native library and of real time."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from wmrt.cli.main import VERBS, main
+from wmrt.core import machine
+from wmrt.kernels.native import library as native
+
+
+def doctor(path: Path) -> tuple[int, Any]:
+    """Exit status and results of ``wmrt doctor``."""
+    status = main(["doctor", "--json", str(path)])
+    return status, json.loads(path.read_text())["results"]
+
+
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+
+
+@pytest.mark.usefixtures("wide")
+def test_it_names_what_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("WMRT_ISA", raising=False)
+    usable = [isa.name for isa in native.usable_isas()]
+    status, results = doctor(tmp_path / "r.json")
+    assert status == 0
+    assert results["native"] == {
+        "path": str(native.PATH),
+        "usable": usable,
+        "isa": native.isa().name,
+        "asked": None,
+        "error": None,
+    }
+    assert f"{native.isa().name} (the best of {', '.join(usable)})" in capsys.readouterr().out
+    assert results["realtime"]["huge_pages"] == machine.huge_pages()
+    assert results["cpu"]["physical"] == len(machine.physical_cpus())
+
+
+@pytest.mark.usefixtures("wide")
+def test_it_tells_what_wmrt_isa_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WMRT_ISA", "portable")
+    status, results = doctor(tmp_path / "r.json")
+    assert status == 0 and results["native"]["isa"] == results["native"]["asked"] == "portable"
+    assert "portable (by WMRT_ISA of portable" in capsys.readouterr().out
+    monkeypatch.setenv("WMRT_ISA", "sse9")
+    status, results = doctor(tmp_path / "r.json")
+    assert status == 1 and results["native"]["isa"] is None
+    assert "falls short: WMRT_ISA='sse9' is no instr" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("wide")
+def test_a_library_that_was_not_built_is_only_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(native, "PATH", tmp_path / "_native.so")
+    monkeypatch.setattr(native, "_library", None)
+    status, results = doctor(tmp_path / "r.json")
+    assert status == 0 and results["native"]["path"] is None
+    assert "not built" in results["native"]["error"]
+    assert "native" in (said := capsys.readouterr()).out and "is not built" in said.out
+
+
+def damage(path: Path) -> None:
+    path.write_bytes(native.PATH.read_bytes()[:5_000])
+
+
+@pytest.fixture
+def damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "_native.so"
+    damage(path)
+    monkeypatch.setattr(native, "PATH", path)
+    monkeypatch.setattr(native, "_library", None)
+    return path
+
+
+def test_a_damaged_library_is_told(
+    damaged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, results = doctor(tmp_path / "r.json")
+    assert status == 1 and results["native"]["path"] == str(damaged)
+    assert "is damaged: 5000 bytes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("isa", ["sse9", "neon-dotprod", "avx512-vnni"])
+def test_a_verb_that_needs_an_instruction_set_ends_with_status_2(
+    isa: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if isa in [one.name for one in native.usable_isas()]:
+        isa = "neon-dotprod" if isa == "avx512-vnni" else "avx512-vnni"
+    monkeypatch.setenv("WMRT_ISA", isa)
+    error = run(native.isa, monkeypatch, capsys)
+    assert "WMRT_ISA=" in error and isa in error and "usable here are portable" in error
+
+
+def test_a_verb_that_needs_a_damaged_library_ends_with_status_2(
+    damaged: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "is damaged: 5000 bytes" in run(native.library, monkeypatch, capsys)
+
+
+def test_a_verb_that_needs_an_absent_library_ends_with_status_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(native, "PATH", tmp_path / "_native.so")
+    monkeypatch.setattr(native, "_library", None)
+    assert "not built" in run(native.library, monkeypatch, capsys)
+
+
+def run(needs: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line that a verb which calls ``needs`` ends with."""
+    module = types.ModuleType("wmrt.cli.fake")
+    module.command = click.Command("fake", callback=needs)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "wmrt.cli.fake", module)
+    monkeypatch.setitem(VERBS, "fake", "A verb of the tests.")
+    assert main(["fake"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("wmrt: error: ") and error.count("\n") == 1
+    return error
