@@ -1,7 +1,7 @@
 # Everything runs in .venv, which `make setup` makes and every other target calls for.
 #   make setup [PYTHON=python3.12]   make drive   make test   make check   make test-full   make clean
 #   make test-oracles: our formats against other libraries themselves (250 MB more in .venv)
-#   WMRT_NATIVE=0 make ...: without the native kernels, and so without a C compiler
+#   WMRT_NATIVE=0 make setup: without the native kernels, for want of a C compiler (make test needs them)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:

@@ -43,7 +43,7 @@ typedef void wmrt_prepare(int format, int activation, const float *x, int k, int
 typedef void wmrt_rows(const wmrt_matrix *m, const void *prepared, int batch, int begin, int end,
                        float *y, int64_t ldy);
 
-/* The kernels of one instruction set. Entries that it has no faster form of are the portable ones. */
+/* The kernels of one instruction set. Entries that it has no faster form of are portable ones. */
 typedef struct {
     const char *name;
     wmrt_prepare *prepare;
@@ -77,7 +77,8 @@ typedef struct {
 static inline wmrt_range wmrt_share(int count, int grain, int thread, int threads)
 {
     int64_t pieces = (count + grain - 1) / grain;
-    int64_t begin = pieces * thread / threads * grain, end = pieces * (thread + 1) / threads * grain;
+    int64_t begin = pieces * thread / threads * grain;
+    int64_t end = pieces * (thread + 1) / threads * grain;
     return (wmrt_range){(int)(begin < count ? begin : count), (int)(end < count ? end : count)};
 }
 

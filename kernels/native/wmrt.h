@@ -46,7 +46,8 @@ WMRT_API const char *wmrt_isa_name(int isa);
 WMRT_API size_t wmrt_prepared_bytes(int format, int activation, int k);
 
 /* Threads that live until destroyed: the caller is number 0, the others are pinned to cpus[1..]
- * (cpus may be NULL: not pinned). Between calls they spin for `spin_ns`, then block. NULL: failed. */
+ * (cpus may be NULL: not pinned). Between calls they spin for `spin_ns`, then block. NULL: failed.
+ */
 WMRT_API wmrt_pool *wmrt_pool_create(int threads, const int *cpus, int64_t spin_ns);
 WMRT_API void wmrt_pool_destroy(wmrt_pool *pool);
 WMRT_API int wmrt_pool_threads(const wmrt_pool *pool);

@@ -40,10 +40,10 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def copy_source(target: Path) -> Path:
-    """A copy of what packaging reads, links kept as links, without caches."""
-    ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    """A copy of what packaging reads, links kept as links, without what was made from it."""
+    ignore = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so")
     for folder in ("wmrt", *LINKED):
         shutil.copytree(ROOT / folder, target / folder, symlinks=True, ignore=ignore)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, target / name)
     return target
