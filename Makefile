@@ -2,6 +2,7 @@
 #   make setup [PYTHON=python3.12]   make drive   make test   make check   make test-full   make clean
 #   make test-oracles: our formats against other libraries themselves (250 MB more in .venv)
 #   WMRT_NATIVE=0 make setup: without the native kernels, for want of a C compiler (make test needs them)
+#   make setup-system: Debian packages, as root, for tests that otherwise skip: Arm and AVX-512 emulated
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
@@ -16,10 +17,10 @@ NATIVE := kernels/native/_native.so
 DRIVE_ARGS ?= --recipe nvfp4 --episodes 3 --out out/drive
 PYTEST_ARGS ?=
 
-.PHONY: help setup drive test test-full test-oracles check format clean no-native
+.PHONY: help setup setup-system drive test test-full test-oracles check format clean no-native
 
 help:
-	@sed -n '1,4s/^# *//p' $(MAKEFILE_LIST)
+	@sed -n '1,5s/^# *//p' $(MAKEFILE_LIST)
 
 setup: $(STAMP)
 
@@ -49,6 +50,14 @@ $(STAMP): pyproject.toml constraints.txt
 	WMRT_NATIVE=0 $(BIN)/python -m pip install -q --no-compile -c constraints.txt --no-build-isolation -e '.[dev,drive]'
 	@rm -f kernels/native/_native*.so
 	@touch $@
+
+# Kernels for other processors: an Arm compiler and emulator, an emulation of AVX-512.
+SYSTEM := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user libsimde-dev
+
+setup-system:
+	@command -v apt-get >/dev/null || { echo "no apt-get here: install what these Debian packages hold: $(SYSTEM)" >&2; exit 2; }
+	apt-get update -q
+	DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $(SYSTEM)
 
 drive: setup
 	$(BIN)/wmrt drive $(DRIVE_ARGS)

@@ -1,0 +1,67 @@
+/* What the AVX-512 kernels share. Include it last: functions below it are compiled for AVX-512.
+ *
+ * WMRT_AVX512_HEADER, if defined, names what to include in place of immintrin.h: the tests compile
+ * the same lines against an emulation, for processors without AVX-512.
+ */
+#ifndef WMRT_AVX512_H
+#define WMRT_AVX512_H
+
+#include "tiles.h"
+
+#if defined(WMRT_AVX512_HEADER)
+#include WMRT_AVX512_HEADER
+#elif defined(__clang__)
+#include <immintrin.h>
+#pragma clang attribute push(                                                                      \
+    __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c"))),                 \
+    apply_to = function)
+#else
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")
+#include <immintrin.h>
+#endif
+
+WMRT_HIDDEN wmrt_prepare wmrt_avx512_prepare;
+WMRT_HIDDEN wmrt_rows wmrt_avx512_f32, wmrt_avx512_bf16;
+WMRT_HIDDEN wmrt_rows wmrt_avx512_nvfp4_a16, wmrt_avx512_mxfp4_a16;
+WMRT_HIDDEN wmrt_rows wmrt_avx512_nvfp4_a8, wmrt_avx512_mxfp4_a8, wmrt_avx512_int4_a8;
+
+/* The sum of 16 lanes, halves first. */
+WMRT_INLINE float wmrt_total(__m512 v)
+{
+    v = _mm512_add_ps(v, _mm512_shuffle_f32x4(v, v, 0x4e));
+    v = _mm512_add_ps(v, _mm512_shuffle_f32x4(v, v, 0xb1));
+    __m128 four = _mm512_castps512_ps128(v);
+    four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(four, _mm_shuffle_ps(four, four, 1)));
+}
+
+/* A unit's bytes, asked for ahead of time: 132 to 144, in at most three lines and a bit. */
+WMRT_INLINE void wmrt_fetch(const uint8_t *at)
+{
+    _mm_prefetch((const char *)at, _MM_HINT_T0);
+    _mm_prefetch((const char *)at + 64, _MM_HINT_T0);
+    _mm_prefetch((const char *)at + 128, _MM_HINT_T0);
+}
+
+/* Scales of a unit's 16 blocks, for NVFP4 times 2^-8: an E4M3 moved up by 7 bits is a float16, also
+ * where it is subnormal. Those of checked weights are neither negative nor NaN. */
+WMRT_INLINE __m512 wmrt_scales(int format, const uint8_t *at)
+{
+    if (format == WMRT_NVFP4) {
+        __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)at));
+        return _mm512_cvtph_ps(_mm256_slli_epi16(wide, 7));
+    }
+    if (format == WMRT_MXFP4) { /* an E8M0 is an exponent, of which 0 is 2^-127 */
+        __m128i eight = _mm_loadl_epi64((const __m128i *)at);
+        __m512i wide = _mm512_cvtepu8_epi32(_mm_unpacklo_epi8(eight, eight));
+        __m512i bits = _mm512_slli_epi32(wide, 23);
+        return _mm512_castsi512_ps(_mm512_max_epu32(bits, _mm512_set1_epi32(0x400000)));
+    }
+    int32_t pair;
+    __builtin_memcpy(&pair, at, sizeof pair);
+    const __m512i which = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    __m128 two = _mm_cvtph_ps(_mm_cvtsi32_si128(pair));
+    return _mm512_permutexvar_ps(which, _mm512_castps128_ps512(two));
+}
+
+#endif
