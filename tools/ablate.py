@@ -138,17 +138,8 @@ def main(
         rows.append({"arm": arm, "return": mean, "ci95": half, "gap": gap, "gap_ci95": gap_half})
         table.add_row(arm, f"{mean:.2f} ±{half or 0:.2f}", f"{gap:+.2f} ±{gap_half or 0:.2f}")
     console().print(table, f"{ENV}, {episodes} held-out seeds, one training seed an arm")
-    write_result(
-        json_path,
-        {
-            "arms": rows,
-            "env": ENV,
-            "steps": steps,
-            "rounds": rounds,
-            "own_episodes": own_episodes,
-            "episodes": episodes,
-        },
-    )
+    ran = {"steps": steps, "rounds": rounds, "own_episodes": own_episodes, "episodes": episodes}
+    write_result(json_path, {"arms": rows, "env": ENV, **ran})
 
 
 if __name__ == "__main__":
