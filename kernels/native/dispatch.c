@@ -2,7 +2,6 @@
 #include "rows.h"
 
 #if defined(__x86_64__)
-#pragma weak wmrt_kernels_avx2
 #pragma weak wmrt_kernels_avx512
 #elif defined(__aarch64__)
 #pragma weak wmrt_kernels_neon
@@ -15,7 +14,7 @@ const wmrt_kernels *wmrt_kernels_of(int isa)
     switch (isa) {
 #if defined(__x86_64__)
     case WMRT_ISA_AVX2:
-        return &wmrt_kernels_avx2 ? &wmrt_kernels_avx2 : &wmrt_kernels_portable;
+        return &wmrt_kernels_avx2;
     case WMRT_ISA_AVX512_VNNI:
         return &wmrt_kernels_avx512;
 #elif defined(__aarch64__)

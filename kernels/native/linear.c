@@ -1,9 +1,6 @@
 /* One linear layer: the arguments checked, the work shared between the threads of a pool. */
 #include "rows.h"
 
-#pragma weak wmrt_pool_run
-#pragma weak wmrt_pool_barrier
-
 /* Rows that go to one thread together: whole groups of what a kernel takes at a time. */
 #define GRAIN 8
 

@@ -5,9 +5,6 @@
 
 #include "rows.h"
 
-#pragma weak wmrt_pool_run
-#pragma weak wmrt_pool_barrier
-
 #define PAGE 4096
 
 typedef struct {
