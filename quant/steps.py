@@ -29,7 +29,11 @@ class Step:
     kind: ClassVar[str]
     phase: ClassVar[int]
     rank: ClassVar[int] = 0
-    needs_data: ClassVar[bool] = True
+
+    @property
+    def needs_data(self) -> bool:
+        """Whether it reads recorded episodes."""
+        return True
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.kind, **asdict(self)}
@@ -43,9 +47,12 @@ class Hadamard(Step):
 
     kind: ClassVar[str] = "hadamard"
     phase: ClassVar[int] = 1
-    needs_data: ClassVar[bool] = False
 
     seed: int = 0
+
+    @property
+    def needs_data(self) -> bool:
+        return False
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,6 @@ class FourOverSix(Step):
 
     kind: ClassVar[str] = "four-over-six"
     phase: ClassVar[int] = 2
-    needs_data: ClassVar[bool] = False
 
     metric: str = "mse"
     largest: float = 448.0
@@ -102,6 +108,10 @@ class FourOverSix(Step):
                 "four-over-six needs metric mse or mae, and largest 448 or 256, "
                 f"got {self.metric!r} and {self.largest}"
             )
+
+    @property
+    def needs_data(self) -> bool:
+        return False
 
 
 @dataclass(frozen=True)
@@ -115,7 +125,6 @@ class Clip(Step):
 
     kind: ClassVar[str] = "clip"
     phase: ClassVar[int] = 2
-    needs_data: ClassVar[bool] = True
 
     grid: int = 24
     lowest: float = 0.6
@@ -128,6 +137,10 @@ class Clip(Step):
                 "clip needs grid of at least 2, lowest between 0 and 1 and highest from 1 to 2, "
                 f"got {self.grid}, {self.lowest} and {self.highest}"
             )
+
+    @property
+    def needs_data(self) -> bool:
+        return self.weighted
 
 
 @dataclass(frozen=True)

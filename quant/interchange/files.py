@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from wmrt.core.errors import CheckpointError
-from wmrt.core.files import flush
+from wmrt.core.files import flush, read_json
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -26,17 +26,6 @@ def some(names: Iterable[str], most: int = 8) -> str:
     listed = sorted(names)
     more = f" and {len(listed) - most} more" if len(listed) > most else ""
     return ", ".join(listed[:most]) + more
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object a file holds; `CheckpointError` when it holds none."""
-    try:
-        data = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{path}: expected an object, got {type(data).__name__}")
-    return data
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:

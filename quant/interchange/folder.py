@@ -11,8 +11,9 @@ from typing import Any
 from torch import Tensor
 
 from wmrt.core.errors import CheckpointError, QuantizationError
+from wmrt.core.files import read_json
 from wmrt.quant.formats import block_format
-from wmrt.quant.interchange.files import CONFIG_FILE, read_json, read_tensors, some, write_folder
+from wmrt.quant.interchange.files import CONFIG_FILE, read_tensors, some, write_folder
 from wmrt.quant.interchange.schemes import Schemes, make_config, read_schemes
 from wmrt.quant.interchange.weights import (
     PACKED,

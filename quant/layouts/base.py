@@ -147,6 +147,11 @@ class InSteps(Layout):
     def padded_shape(self, spec: BlockFormat, shape: tuple[int, int]) -> tuple[int, int]:
         return shape[0], padded(shape[1], STEP)
 
+    def row(self, entries: int, itemsize: int = 1) -> int:
+        """Entries of `itemsize` bytes in a stored row that holds `entries`, so that rows are whole
+        multiples of `alignment` apart."""
+        return padded(entries, self.alignment // itemsize)
+
 
 def stored_bytes(stored: Stored) -> int:
     """Bytes of the tensors described."""

@@ -57,7 +57,7 @@ class CpuInterleaved(InSteps):
     def stored(self, spec: BlockFormat, shape: tuple[int, int]) -> Stored:
         self.require(spec, shape)
         units = padded(shape[1], STEP) // STEP
-        stride = padded(units * _unit(spec), self.alignment)
+        stride = self.row(units * _unit(spec))
         stored: Stored = {"interleaved": ((shape[0], stride), torch.uint8)}
         if spec.has_global:
             stored["global_scale"] = ((), torch.float32)

@@ -46,7 +46,7 @@ class GpuGemv(InSteps):
         stored: Stored = {"words": ((shape[0], width // 8), torch.int32)}
         for name in per_block(spec):
             dtype = spec.scale_dtype if name == "scales" else torch.uint8
-            row = padded(width // spec.block, self.alignment // dtype.itemsize)
+            row = self.row(width // spec.block, dtype.itemsize)
             stored[_LANE[name]] = ((shape[0], row), dtype)
         if spec.has_global:
             stored["global_scale"] = ((), torch.float32)

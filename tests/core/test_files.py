@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from wmrt.core.errors import UsageError
-from wmrt.core.files import remove_leftovers, replacing, require_writable
+from wmrt.core.errors import CheckpointError, UsageError
+from wmrt.core.files import read_json, remove_leftovers, replacing, require_writable
 
 
 def names(folder: Path) -> list[str]:
@@ -97,3 +97,19 @@ def test_what_is_no_folder_is_told(tmp_path: Path) -> None:
 def test_a_folder_of_the_kernels_cannot_be_written() -> None:
     with pytest.raises(UsageError, match=r"^/proc/self/x cannot be written in /proc/self: "):
         require_writable(Path("/proc/self/x"))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("{", "cannot be read as JSON"), ("[1]", "expected an object, got list"), (None, "such file")],
+)
+def test_a_file_without_an_object_is_told_with_its_path(
+    tmp_path: Path, text: str | None, told: str
+) -> None:
+    file = tmp_path / "c.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(CheckpointError, match=rf"c\.json.*{told}"):
+        read_json(file)
+    file.write_text('{"a": 1}')
+    assert read_json(file) == {"a": 1}

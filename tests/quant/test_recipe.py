@@ -8,7 +8,7 @@ import pytest
 
 from wmrt.core.errors import QuantizationError, UsageError
 from wmrt.quant import RECIPES, Recipe, get_recipe
-from wmrt.quant.steps import FourOverSix, Gptq, Hadamard
+from wmrt.quant.steps import Clip, FourOverSix, Gptq, Hadamard
 
 
 def test_the_recipes_there_are() -> None:
@@ -67,4 +67,6 @@ def test_what_found_the_codes_does_not_decide_who_may_run_them() -> None:
     assert nvfp4.executes(calibrated) and calibrated.executes(nvfp4)
     assert calibrated.method == "four-over-six,gptq" and nvfp4.method == "rtn"
     assert calibrated.needs_data and not nvfp4.needs_data
+    assert nvfp4.with_(steps=(Clip(),)).needs_data
+    assert not nvfp4.with_(steps=(Hadamard(), Clip(weighted=False))).needs_data
     assert not nvfp4.executes(RECIPES["nvfp4-a16"]) and not nvfp4.executes(RECIPES["mxfp4"])

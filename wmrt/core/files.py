@@ -1,14 +1,17 @@
-"""Files that appear whole or not at all, and places that are found unwritable before the work."""
+"""Files that appear whole or not at all, places that are found unwritable before the work, and the
+JSON object a file holds."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from wmrt.core.errors import UsageError
+from wmrt.core.errors import CheckpointError, UsageError
 
 
 @contextlib.contextmanager
@@ -55,6 +58,17 @@ def require_writable(folder: Path) -> None:
         where = "" if nearest == folder.absolute() else f" in {nearest}"
         reason = error.strerror or str(error)
         raise UsageError(f"{folder} cannot be written{where}: {reason}") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object that a JSON file holds; `CheckpointError` when it holds none."""
+    try:
+        data = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{path}: expected an object, got {type(data).__name__}")
+    return data
 
 
 def flush(path: Path) -> None:

@@ -9,7 +9,6 @@ Keys of format version 1, all of them required, no others allowed:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 
 from wmrt.core.errors import CheckpointError, SafetyError, SchemaError, UsageError
+from wmrt.core.files import read_json
 from wmrt.core.types import ActionSpec
 from wmrt.model.config import ModelConfig
 from wmrt.model.locate import CONFIG_FILE, WEIGHTS_FILE
@@ -86,12 +86,7 @@ def read_config(folder: Path) -> CheckpointConfig:
             hash. Names the file and the keys.
     """
     path = folder / CONFIG_FILE
-    try:
-        data = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{path}: expected an object, got {type(data).__name__}")
+    data = read_json(path)
     _require_version(path, data)
     _require_keys(str(path), data, _TYPES)
     weights_bytes, weights_root = _weights(path, data["weights"])
