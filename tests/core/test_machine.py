@@ -142,3 +142,23 @@ def test_lockable_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     monkeypatch.setattr(resource, "getrlimit", lambda which: unlimited)
     assert machine.lockable_bytes() is None
+
+
+def test_memory_cache_and_governor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = "MemTotal:  100 kB\nMemFree: 1 kB\nMemAvailable:   50 kB\n"
+    (tmp_path / "meminfo").write_text(lines)
+    monkeypatch.setattr(machine, "_MEMINFO", tmp_path / "meminfo")
+    assert machine.available_bytes() == 50 * 1024
+    for index, size in enumerate(("32K", "1M", "odd", "512K")):
+        (tmp_path / f"index{index}").mkdir()
+        (tmp_path / f"index{index}" / "size").write_text(size + "\n")
+    monkeypatch.setattr(machine, "_CACHES", tmp_path)
+    assert machine.last_level_cache_bytes() == 2**20
+    (tmp_path / "governor").write_text("performance\n")
+    monkeypatch.setattr(machine, "_GOVERNOR", tmp_path / "governor")
+    assert machine.frequency_governor() == "performance"
+    for name in ("_MEMINFO", "_CACHES", "_GOVERNOR"):
+        monkeypatch.setattr(machine, name, tmp_path / "nowhere")
+    assert machine.available_bytes() is None
+    assert machine.last_level_cache_bytes() is None
+    assert machine.frequency_governor() is None

@@ -8,9 +8,14 @@ import pytest
 
 from wmrt.core.measure import (
     P999_MIN_SAMPLES,
+    longest_streak,
     mean_ci95,
+    median,
     percentile,
+    quartiles,
     relative_ci95,
+    slope,
+    spread,
     student_t95,
     summary,
 )
@@ -162,3 +167,31 @@ def test_relative_interval_covers_the_true_ratio(seed: int) -> None:
         hits += low <= -0.1 <= high
     # Binomial(2000, 0.95): 5 standard deviations are 49.
     assert abs(hits - 0.95 * tries) < 49
+
+
+def test_quartiles_and_spread() -> None:
+    assert quartiles([4.0, 1.0, 3.0, 2.0]) == (1.0, 3.0)
+    assert median([3.0, 1.0, 2.0]) == 2.0 and median([4.0, 1.0]) == 1.0
+    assert spread([10.0, 10.0, 11.0, 12.0]) == pytest.approx(0.1)
+    assert spread([1.0, 2.0, 3.0]) is None and spread([0.0] * 4) is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "longest"),
+    [([], 0), ([False], 0), ([True, True, False, True], 2), ([False, True, True, True], 3)],
+)
+def test_longest_streak(flags: list[bool], longest: int) -> None:
+    assert longest_streak(flags) == longest
+
+
+def test_slope_is_that_of_the_line(seed: int) -> None:
+    draw = random.Random(seed)
+    x = [draw.uniform(0, 1e6) for _ in range(50)]
+    assert slope(x, [3.5 * v + 7 for v in x]) == pytest.approx(3.5)
+    # An error that does not follow x leaves the slope: sum (x - mean) e = 0.
+    assert slope([0.0, 1.0, 2.0, 3.0], [1.0, 0.0, 0.0, 1.0]) == 0.0
+    for bad in (([], []), ([1.0, 1.0], [1.0, 2.0])):
+        with pytest.raises(ValueError, match="two different x"):
+            slope(*bad)
+    with pytest.raises(ValueError, match="pairs are needed"):
+        slope([1.0], [])

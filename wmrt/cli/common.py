@@ -98,8 +98,9 @@ def console(stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False)
 
 
-def progress() -> Progress:
-    """A display on stderr: ``with progress() as bar: bar.add_task("driving", total=n)``."""
+def progress(auto_refresh: bool = True) -> Progress:
+    """A display on stderr: ``with progress() as bar: bar.add_task("driving", total=n)``. Without
+    ``auto_refresh`` no thread draws it: ``bar.refresh()`` does."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -107,6 +108,7 @@ def progress() -> Progress:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=console(stderr=True),
+        auto_refresh=auto_refresh,
     )
 
 

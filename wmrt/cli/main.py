@@ -27,6 +27,7 @@ VERBS = {
     "import": "Read packed weights of other tools into a checkpoint.",
     "inspect": "Show what a checkpoint holds, and where its bytes go.",
     "gates": "Judge a recipe: execution, quality, capacity, speed.",
+    "bench": "Measure a step: latency, jitter, the memory floor, cold start, memory.",
     "init": "Write a checkpoint of random weights, for speed and memory.",
     "doctor": "Show what this machine and this installation have, and what is missing.",
 }

@@ -15,6 +15,8 @@ _STATUS = Path("/proc/self/status")
 _CPUS = Path("/sys/devices/system/cpu")
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _CAP_IPC_LOCK = 14  # capabilities(7)
+_CACHES = _CPUS / "cpu0/cache"
+_GOVERNOR = _CPUS / "cpu0/cpufreq/scaling_governor"
 #: Instruction sets that decide which kernels can run, as the Linux kernel spells them.
 _FEATURES = (
     *("avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni"),
@@ -115,10 +117,42 @@ def lockable_bytes() -> int | None:
 
 def memory_bytes() -> int | None:
     """Main memory of the machine in bytes, or None where it cannot be read."""
+    return _meminfo("MemTotal")
+
+
+def available_bytes() -> int | None:
+    """Memory that can be had without swapping (the kernel's estimate), or None if not told."""
+    return _meminfo("MemAvailable")
+
+
+def _meminfo(name: str) -> int | None:
     try:
         lines = _MEMINFO.read_text("ascii").splitlines()
-        return int(next(x for x in lines if x.startswith("MemTotal:")).split()[1]) * 1024
+        return int(next(x for x in lines if x.startswith(f"{name}:")).split()[1]) * 1024
     except (OSError, ValueError, StopIteration):
+        return None
+
+
+def last_level_cache_bytes() -> int | None:
+    """Size of the largest cache that core 0 has, or None where the kernel does not tell."""
+    sizes = [_cache_size(path) for path in sorted(_CACHES.glob("index*/size"))]
+    return max((size for size in sizes if size), default=None)
+
+
+def _cache_size(path: Path) -> int | None:
+    """``32768K`` in bytes; None for anything else."""
+    try:
+        text = path.read_text("ascii").strip()
+        return int(text[:-1]) * {"K": 2**10, "M": 2**20}[text[-1]]
+    except (OSError, ValueError, LookupError):
+        return None
+
+
+def frequency_governor() -> str | None:
+    """What sets core 0's clock (``performance``, ``schedutil``); None where no such thing is."""
+    try:
+        return _GOVERNOR.read_text("ascii").strip() or None
+    except (OSError, ValueError):
         return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 #: p99.9 needs this many samples; below it the figure is missing, not estimated.
 P999_MIN_SAMPLES = 10_000
@@ -54,6 +54,47 @@ def summary(samples: Sequence[float]) -> dict[str, float | int | None]:
         "jitter": p99 - p50,
         "p99_over_p50": p99 / p50 if p50 > 0 else None,
     }
+
+
+def quartiles(samples: Sequence[float]) -> tuple[float, float]:
+    """First and third quartile, by nearest rank, of samples in any order."""
+    ordered = sorted(samples)
+    return percentile(ordered, 25), percentile(ordered, 75)
+
+
+def median(samples: Sequence[float]) -> float:
+    """Nearest-rank median of samples in any order: always one of them."""
+    return percentile(sorted(samples), 50)
+
+
+def spread(samples: Sequence[float]) -> float | None:
+    """Interquartile range over the median; None with fewer than 4 samples or a median of 0."""
+    if len(samples) < 4:
+        return None
+    low, high = quartiles(samples)
+    middle = median(samples)
+    return (high - low) / middle if middle > 0 else None
+
+
+def longest_streak(flags: Iterable[bool]) -> int:
+    """Length of the longest run of true ones."""
+    longest = current = 0
+    for flag in flags:
+        current = current + 1 if flag else 0
+        longest = max(longest, current)
+    return longest
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """Least-squares slope of ``y`` over ``x``; ValueError unless there are two different x."""
+    n = len(x)
+    if n != len(y):
+        raise ValueError(f"{n} x and {len(y)} y; pairs are needed")
+    mean_x, mean_y = (math.fsum(v) / n if n else 0.0 for v in (x, y))
+    square = math.fsum((v - mean_x) ** 2 for v in x)
+    if square == 0:
+        raise ValueError("a slope needs two different x")
+    return math.fsum((v - mean_x) * (w - mean_y) for v, w in zip(x, y, strict=True)) / square
 
 
 def student_t95(degrees: int) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -33,20 +33,32 @@ def is_random(checkpoint: Checkpoint) -> bool:
     return checkpoint.provenance.get("weights") == LABEL
 
 
-def random_checkpoint(preset: str, config: ModelConfig, like: Checkpoint, seed: int) -> Checkpoint:
+def random_checkpoint(
+    preset: str,
+    config: ModelConfig,
+    like: Checkpoint,
+    seed: int,
+    store: Callable[[str, Tensor], Mapping[str, Tensor]] = lambda name, tensor: {name: tensor},
+) -> Checkpoint:
     """A checkpoint of random bf16 weights with the schema and actions of ``like``.
 
     Args:
         preset: name of ``config``, for the provenance.
         like: its schema, actions, environment, and the scales fitted to its data.
         seed: the same seed gives the same bits, on one version of torch.
+        store: what is kept of each tensor, one at a time as they are drawn: all of it, or a packed
+            form under names of its own.
 
-    Memory: all tensors once in bfloat16, and one layer in float32.
+    Memory: all tensors once as they are kept (in bfloat16), and one layer in float32.
 
     Raises:
         UsageError: a configuration that does not fit the schema or actions.
     """
-    tensors = dict(random_tensors(like.schema, config, like.actions, seed))
+    tensors: dict[str, Tensor] = {}
+    parameters = 0
+    for drawn, tensor in random_tensors(like.schema, config, like.actions, seed):
+        parameters += tensor.numel() if tensor.dtype == torch.bfloat16 else 0
+        tensors.update(store(drawn, tensor))
     for name in FITTED:
         fitted = like.tensors.get(f"dynamics.{name}")
         if fitted is not None:
@@ -56,7 +68,7 @@ def random_checkpoint(preset: str, config: ModelConfig, like: Checkpoint, seed: 
         "preset": preset,
         "seed": seed,
         "schema_of": like.weights_sha256,
-        "parameters": sum(t.numel() for t in tensors.values() if t.dtype == torch.bfloat16),
+        "parameters": parameters,
     }
     if isinstance(like.provenance.get("env"), str):
         provenance["env"] = like.provenance["env"]

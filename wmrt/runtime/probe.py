@@ -75,7 +75,7 @@ def main(folder: str, recipe: str, device: str) -> dict[str, Any]:
     try:
         checkpoint = load_checkpoint(folder)
         states = random_states(checkpoint.schema, STEPS)
-        _run(_small(checkpoint), _formats(checkpoint, recipe), device, states)
+        _run(small_checkpoint(checkpoint), formats_of(checkpoint, recipe), device, states)
         gc.collect()
         ready = measure_resident([weights])
         model = _run(checkpoint, recipe or None, device, states)
@@ -104,7 +104,7 @@ def _run(
     return model
 
 
-def _formats(checkpoint: Checkpoint, recipe: str) -> Recipe:
+def formats_of(checkpoint: Checkpoint, recipe: str) -> Recipe:
     """What will run, as a recipe for any network: formats without what is this model's own."""
     stored = checkpoint.quantization
     named = get_recipe(recipe or "bf16")
@@ -112,7 +112,7 @@ def _formats(checkpoint: Checkpoint, recipe: str) -> Recipe:
     return chosen.with_(steps=(), exclude=())
 
 
-def _small(checkpoint: Checkpoint) -> Checkpoint:
+def small_checkpoint(checkpoint: Checkpoint) -> Checkpoint:
     """A small model of the same states and actions, to bring in everything a step needs but
     weights: what torch sets up at a first call, tables, the slices operators decode (one of its
     layers fills such a slice), which the allocator keeps."""

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from wmrt.quant.resident import measure_resident
+from wmrt.runtime.bench.flat import LEAK, LIMIT, READINGS, flatness
+
+
+class Memory:
+    """Counts what a step keeps; pages of ``grain`` bytes."""
+
+    def __init__(self, leak: int, grain: int = 1, spare: int = 0) -> None:
+        self.leak, self.grain, self.spare = leak, grain, spare
+        self.used, self.steps, self.planted = 0, 0, 0
+
+    def step(self) -> None:
+        self.steps += 1
+        self.used += self.leak
+
+    def read(self) -> int:
+        """The planted leak is in nobody's account here but in that of the second half."""
+        used = self.used + max(self.steps - 2000, 0) * LEAK
+        return -(-max(used - self.spare, 0) // self.grain) * self.grain
+
+
+@pytest.mark.parametrize(("leak", "verdict"), [(0, "flat"), (1, "flat"), (2, "growing")])
+def test_growth_per_step(leak: int, verdict: str) -> None:
+    memory = Memory(leak)
+    found = flatness(memory.step, memory.read, 2000)
+    assert found["verdict"] == verdict and found["steps"] == 2000 and memory.steps == 4000
+    assert found["bytes_per_1000_steps"] == pytest.approx(1000 * leak)
+    assert found["planted_bytes_per_1000_steps"] == pytest.approx(1000 * (leak + LEAK))
+
+
+def test_growth_at_the_start_is_no_growth() -> None:
+    memory = Memory(0)
+    memory.used = 10**9
+
+    def step() -> None:
+        memory.steps += 1
+        memory.used += 500 if memory.steps <= 1000 else 0
+
+    assert flatness(step, memory.read, 2000)["verdict"] == "flat"
+
+
+def test_a_leak_that_fits_into_spare_memory_proves_nothing() -> None:
+    memory = Memory(0, spare=10**6)
+    assert flatness(memory.step, memory.read, 2000)["verdict"] == "not proven"
+
+
+def test_nothing_read_is_missing() -> None:
+    assert flatness(lambda: None, lambda: None, 2000)["verdict"] == "missing"
+    assert gc.isenabled()
+
+
+def test_a_leak_of_100_bytes_a_step_is_caught_in_a_real_process() -> None:
+    if measure_resident().resident.bytes is None:
+        pytest.skip("this system keeps no account of resident memory")
+    found = flatness(lambda: None, lambda: measure_resident().resident.bytes, 100_000)
+    # Objects of 100 bytes take 112 in the allocator, and a pointer in the list that keeps them.
+    assert found["planted_bytes_per_1000_steps"] > 50 * LIMIT
+    assert found["planted_bytes_per_1000_steps"] < 200 * LIMIT
+    assert found["verdict"] in ("flat", "growing")
+    assert READINGS <= found["steps"]
