@@ -1,5 +1,6 @@
 # Everything runs in .venv, which `make setup` makes and every other target calls for.
 #   make setup [PYTHON=python3.12]   make drive   make test   make check   make test-full   make clean
+#   make bench: the step of the small preset, briefly, with report.html in out/bench
 #   make test-oracles: our formats against other libraries themselves (250 MB more in .venv)
 #   WMRT_NATIVE=0 make setup: without the native kernels, for want of a C compiler (make test needs them)
 #   make setup-system: Debian packages, as root, for tests that otherwise skip: Arm and AVX-512 emulated
@@ -15,12 +16,13 @@ ORACLES := .venv/.wmrt-oracles
 NATIVE := kernels/native/_native.so
 
 DRIVE_ARGS ?= --recipe nvfp4 --episodes 3 --out out/drive
+BENCH_ARGS ?= --preset small --recipe nvfp4 --seconds 3 --no-cold --out out/bench
 PYTEST_ARGS ?=
 
-.PHONY: help setup setup-system drive test test-full test-oracles check format clean no-native
+.PHONY: help setup setup-system drive bench test test-full test-oracles check format clean no-native
 
 help:
-	@sed -n '1,5s/^# *//p' $(MAKEFILE_LIST)
+	@sed -n '1,6s/^# *//p' $(MAKEFILE_LIST)
 
 setup: $(STAMP)
 
@@ -61,6 +63,9 @@ setup-system:
 
 drive: setup
 	$(BIN)/wmrt drive $(DRIVE_ARGS)
+
+bench: setup
+	$(BIN)/wmrt bench $(BENCH_ARGS)
 
 # Two processes for two cores; conftest.py keeps each at one thread. loadscope keeps the tests of a
 # module, and so its fixtures, in one process.

@@ -96,6 +96,9 @@ _ABOVE_0 = click.FloatRange(0, min_open=True)
 @click.option(
     "--isolate", is_flag=True, help="Affinity, SCHED_FIFO and locked memory, where allowed."
 )
+@click.option(
+    "--peers", is_flag=True, help="Other libraries side by side: pip install 'wmrt[peers]'."
+)
 @click.option("--no-cold", is_flag=True, help="Leave out the cold starts.")
 @click.option("--no-memory", is_flag=True, help="Leave out resident memory.")
 @click.option(

@@ -121,6 +121,8 @@ def stand(request: Request, say: Say) -> Iterator[Stand]:
                     for batch in request.batches:
                         say(f"building {executor} {one.name}, {threads} threads, batch {batch}")
                         _add(made, request, one, executor, threads, batch)
+        if request.peers:
+            _add_peers(made, request, weights[0].checkpoint, say)
         _mark_controls(made)
         yield made
     finally:
@@ -142,6 +144,21 @@ def _mark_controls(made: Stand) -> None:
     for line in made.lines:
         if line.work.role == "own" and line.arm.name == "eager" and "native" in own:
             line.work = Work(line.work.network, line.work.device, line.work.batch, "control")
+
+
+def _add_peers(made: Stand, request: Request, checkpoint: Checkpoint, say: Say) -> None:
+    from wmrt.runtime.bench import peers
+
+    shapes = linear_shapes(checkpoint)
+    work = Work(network_hash(checkpoint), "cpu", 1, "peer")
+    for threads in request.threads:
+        say(f"building peers, {threads} threads")
+        for arm in peers.build(shapes, threads):
+            if isinstance(arm, Missing):
+                if arm not in made.missing:
+                    made.missing.append(arm)
+            else:
+                made.lines.append(Line(arm, work, None))
 
 
 def linear_shapes(checkpoint: Checkpoint) -> list[tuple[str, int, int]]:
