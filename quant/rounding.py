@@ -10,7 +10,7 @@ from wmrt.quant.hessian import Hessian
 from wmrt.quant.quantize import quantize
 from wmrt.quant.recipe import Recipe
 from wmrt.quant.scales import choose_scales
-from wmrt.quant.steps import Clip, FourOverSix, Gptq
+from wmrt.quant.steps import Clip, FourOverSix, Gptq, Rescale
 from wmrt.quant.tensor import QuantizedTensor
 
 
@@ -25,6 +25,7 @@ def round_weight(weight: Tensor, x: Tensor | None, recipe: Recipe) -> QuantizedT
     """
     scales = next((s for s in recipe.steps if isinstance(s, (FourOverSix, Clip))), None)
     order = next((s for s in recipe.steps if isinstance(s, Gptq)), None)
+    again = next((s for s in recipe.steps if isinstance(s, Rescale)), None)
     if scales is None and order is None:
         return quantize(weight, recipe.weight_format)
     importance = None
@@ -41,7 +42,7 @@ def round_weight(weight: Tensor, x: Tensor | None, recipe: Recipe) -> QuantizedT
         )
     hessian = Hessian(weight.shape[1])
     hessian.add(_rows(x, "gptq"))
-    return gptq(weight, hessian.matrix(), recipe.weight_format, chosen, order)
+    return gptq(weight, hessian.matrix(), recipe.weight_format, chosen, order, again)
 
 
 def _rows(x: Tensor | None, step: str) -> Tensor:

@@ -33,6 +33,11 @@ class Chosen:
     global_scale: float | None = None
     zero_points: Tensor | None = None
 
+    def rows(self, rows: slice) -> Chosen:
+        """Those of some rows, as views."""
+        zero_points = None if self.zero_points is None else self.zero_points[rows]
+        return Chosen(self.scales[rows], self.global_scale, zero_points)
+
 
 def choose_scales(
     weight: Tensor,

@@ -6,7 +6,8 @@ Three phases, always in this order, however many of each the phase allows:
    `Hadamard` once, then one of `Awq` and `SmoothQuant`
 2. scale choices pick each block's scale: `FourOverSix` or `Clip`, at most one; without one the
    format's own rule holds
-3. rounding picks the codes under those scales: `Gptq`; without it every element goes to nearest
+3. rounding picks the codes under those scales: `Gptq`; without it every element goes to nearest.
+   `Rescale` behind it lets GPTQ move the scales as well
 
 No step at all is round to nearest (RTN). What a step needs beyond the weights, recorded episodes,
 `needs_data` says.
@@ -165,8 +166,29 @@ class Gptq(Step):
             raise QuantizationError(f"gptq passes must be 0 or more, got {self.passes}")
 
 
+@dataclass(frozen=True)
+class Rescale(Step):
+    """Between the first rounding of `Gptq` and its further passes, choose every block's scale once
+    more, together with its codes and given all other blocks, `passes` times over. Tried are the
+    scale the block has and its neighbours on both sides: `reach` E4M3 or (4% apart) float16
+    numbers, one E8M0."""
+
+    kind: ClassVar[str] = "rescale"
+    phase: ClassVar[int] = 4
+
+    passes: int = 2
+    reach: int = 4
+
+    def __post_init__(self) -> None:
+        if self.passes < 1 or not 1 <= self.reach <= 16:
+            raise QuantizationError(
+                "rescale needs passes of at least 1 and reach of 1 to 16, "
+                f"got {self.passes} and {self.reach}"
+            )
+
+
 STEPS: dict[str, type[Step]] = {
-    kind.kind: kind for kind in (Hadamard, Awq, SmoothQuant, FourOverSix, Clip, Gptq)
+    kind.kind: kind for kind in (Hadamard, Awq, SmoothQuant, FourOverSix, Clip, Gptq, Rescale)
 }
 
 
@@ -202,8 +224,10 @@ def check_steps(steps: Sequence[Step], weight_format: str) -> None:
     if order != sorted(set(order)):
         raise QuantizationError(
             f"steps {', '.join(kinds)}: at most one each of hadamard; awq or smoothquant; "
-            "four-over-six or clip; gptq; in this order"
+            "four-over-six or clip; gptq; rescale; in this order"
         )
+    if "rescale" in kinds and "gptq" not in kinds:
+        raise QuantizationError("rescale is a part of gptq; name gptq before it")
     if "four-over-six" in kinds and weight_format != "nvfp4":
         raise QuantizationError(f"four-over-six is for nvfp4 weights, not {weight_format}")
     if kinds and weight_format == "bf16":

@@ -29,10 +29,13 @@ from wmrt.core.seeds import HELD_OUT
 
 FORMATS = ("nvfp4", "mxfp4", "w4a8")
 #: What is compared within each format; `best` is the product's own choice.
-METHODS = ("rtn", "clip", "awq", "smoothquant", "hadamard", "gptq", "hadamard,gptq", "best")
+METHODS = ("rtn", "best", "gptq", "clip,gptq", "clip", "awq", "smoothquant", "hadamard")
 #: Methods of one format only.
 OWN = {"nvfp4": ("four-over-six",)}
-ARMS = tuple((form, method) for form in FORMATS for method in (*METHODS, *OWN.get(form, ())))
+ARMS = (
+    *((form, method) for method in METHODS for form in FORMATS),
+    *((form, method) for form, methods in OWN.items() for method in methods),
+)
 #: What `best` has to cut off the output error of `rtn`.
 CUT = 0.30
 
@@ -152,12 +155,37 @@ def settle(out: Path, **settings: Any) -> None:
         temporary.write_text(json.dumps(settings, indent=1) + "\n", "utf-8")
 
 
+def work(
+    model: str,
+    reference: Arm,
+    arms: Sequence[Arm],
+    data: Path,
+    windows: int,
+    episodes: int,
+    jobs: int,
+) -> list[dict[int, Any]]:
+    """Everything that takes time, errors before drives; returns what `next_states` does."""
+
+    def drive(arm: Arm) -> None:
+        arm.drive(model if arm is reference else str(arm.folder), episodes)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        packed = pool.map(lambda arm: arm.quantize(model, data, windows), arms)
+        for _ in track(packed, "packing", total=len(arms)):
+            pass
+        file = reference.folder.with_name("next_state.json")
+        states = next_states(model, arms, file, episodes)
+        for _ in track(pool.map(drive, [reference, *arms]), "driving", total=len(arms) + 1):
+            pass
+    return states
+
+
 @click.command()
 @click.option("--model", default="highway", show_default=True)
 @click.option("--data", type=click.Path(path_type=Path), default=Path("data/highway"))
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs/quantization"))
 @click.option("--episodes", default=30, type=click.IntRange(2), show_default=True)
-@click.option("--windows", default=128, type=click.IntRange(1), show_default=True)
+@click.option("--windows", default=512, type=click.IntRange(1), show_default=True)
 @click.option("--jobs", default=2, type=click.IntRange(1), show_default=True)
 @json_option
 def main(
@@ -177,15 +205,7 @@ def main(
     arms = [Arm(out, recipe, method) for recipe, method in ARMS]
     reference = Arm(out, "bf16", "none")
 
-    def work(arm: Arm) -> None:
-        if arm is not reference:
-            arm.quantize(model, data, windows)
-        arm.drive(model if arm is reference else str(arm.folder), episodes)
-
-    with ThreadPoolExecutor(jobs) as pool:
-        for _ in track(pool.map(work, [reference, *arms]), "methods", total=len(arms) + 1):
-            pass
-    first, *others = next_states(model, arms, out / "next_state.json", episodes)
+    first, *others = work(model, reference, arms, data, windows, episodes, jobs)
     base = reference.returns(episodes)
     rows = [arm.row(base, states) for arm, states in zip(arms, others, strict=True)]
     mean, half = mean_ci95(base)

@@ -14,7 +14,7 @@ from wmrt.quant import RECIPES, quantize
 from wmrt.quant import calibrate as module
 from wmrt.quant.calibrate import calibrate, to_pack
 from wmrt.quant.emulate import emulate_input
-from wmrt.quant.steps import Awq, Clip, FourOverSix, Gptq, Hadamard, SmoothQuant
+from wmrt.quant.steps import Awq, Clip, FourOverSix, Gptq, Hadamard, Rescale, SmoothQuant
 
 NVFP4 = RECIPES["nvfp4"]
 
@@ -62,7 +62,9 @@ def test_each_linear_is_rounded_on_what_the_rounded_ones_before_give(
 
 
 @pytest.mark.parametrize("name", ["nvfp4", "mxfp4", "w4a8"])
-@pytest.mark.parametrize("steps", [(Gptq(),), (Clip(), Gptq()), (Awq(), Gptq()), (SmoothQuant(),)])
+@pytest.mark.parametrize(
+    "steps", [(Gptq(),), (Clip(), Gptq(), Rescale()), (Awq(), Gptq()), (SmoothQuant(),)]
+)
 def test_every_step_can_be_walked(name: str, steps: Any, seed: int) -> None:
     target = toy(seed)
     packed = calibrate(target, RECIPES[name].with_(steps=steps), inputs(seed))

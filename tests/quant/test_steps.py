@@ -14,6 +14,7 @@ from wmrt.quant.steps import (
     FourOverSix,
     Gptq,
     Hadamard,
+    Rescale,
     SmoothQuant,
     Step,
     check_steps,
@@ -45,6 +46,7 @@ def test_the_command_line_names_every_step() -> None:
         (Awq(), SmoothQuant()),
         (FourOverSix(), Clip()),
         (Clip(), Awq()),
+        (Rescale(), Gptq()),
     ],
 )
 def test_steps_out_of_order_or_of_one_kind(steps: tuple[Step, ...]) -> None:
@@ -56,6 +58,8 @@ def test_steps_for_the_wrong_format() -> None:
     check_steps((Hadamard(), Awq(), FourOverSix(), Gptq()), "nvfp4")
     with pytest.raises(QuantizationError, match="four-over-six is for nvfp4 weights, not mxfp4"):
         check_steps((FourOverSix(),), "mxfp4")
+    with pytest.raises(QuantizationError, match="name gptq before it"):
+        check_steps((Clip(), Rescale()), "nvfp4")
     with pytest.raises(QuantizationError, match="bf16 rounds none"):
         check_steps((Gptq(),), "bf16")
 
@@ -70,6 +74,9 @@ def test_steps_for_the_wrong_format() -> None:
         {"kind": "clip", "highest": 0.9},
         {"kind": "clip", "highest": 2.5},
         {"kind": "gptq", "passes": -1},
+        {"kind": "rescale", "passes": 0},
+        {"kind": "rescale", "reach": 0},
+        {"kind": "rescale", "reach": 17},
         {"kind": "four-over-six", "metric": "max"},
         {"kind": "four-over-six", "largest": 300.0},
         {"kind": "awq", "grid": 0},

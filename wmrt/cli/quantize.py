@@ -33,7 +33,8 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     show_default=True,
     metavar="STEPS",
     help="How codes are found: rtn (to nearest), best (measured best for the format), some of "
-    "hadamard,awq,smoothquant,four-over-six,clip,gptq, or a JSON file of steps or of a recipe.",
+    "hadamard,awq,smoothquant,four-over-six,clip,gptq,rescale, or a JSON file of steps or of a "
+    "recipe.",
 )
 @click.option(
     "--data",
@@ -44,10 +45,11 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 )
 @click.option(
     "--windows",
-    default=128,
+    default=512,
     show_default=True,
     type=click.IntRange(1),
-    help="Windows of the model's memory to calibrate on; memory and time grow with them.",
+    help="Windows of the model's memory to calibrate on; memory and time grow with them (128 for "
+    "a model of a billion parameters).",
 )
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of the draw.")
 @click.option(
