@@ -31,7 +31,7 @@ WMRT_INLINE unit decoded(int format, const uint8_t *at)
  * taking back what the codes are shifted by. Exact, and so is the conversion: below 2^17. */
 WMRT_INLINE __m512 dots(int format, const unit *u, const wmrt_a8_unit *x)
 {
-    __m512i dot = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_load_si512(x->offset));
+    __m512i dot = _mm512_load_si512(x->offset);
     WMRT_UNROLL for (int i = 0; i < 4; i++)
         dot = _mm512_dpbusd_epi32(dot, u->code[i], _mm512_load_si512(x->code + 64 * i));
     if (format != WMRT_NVFP4)

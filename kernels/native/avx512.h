@@ -1,5 +1,9 @@
 /* What the AVX-512 kernels share. Include it last: functions below it are compiled for AVX-512.
  *
+ * Activations are prepared as in kernels.h but for two things. offset[l] is negated, so that a dot
+ * product starts by loading it and no instruction is spent on it. value[16 e + l] is element e of
+ * block l, so that a register holds one element of each block, as it holds one scale of each.
+ *
  * WMRT_AVX512_HEADER, if defined, names what to include in place of immintrin.h: the tests compile
  * the same lines against an emulation, for processors without AVX-512.
  */

@@ -4,46 +4,34 @@
 #if defined(__x86_64__)
 #include "avx512.h"
 
-/* The scale of each of blocks 4 part to 4 part + 3, four times: for elements side by side. */
-WMRT_INLINE __m512 spread(__m512 scale, int part)
-{
-    __m512i block = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-    return _mm512_permutexvar_ps(_mm512_add_epi32(block, _mm512_set1_epi32(4 * part)), scale);
-}
-
-/* E2M1 values of blocks 4 part to 4 part + 3: value[2 h + p] are nibbles p of half h. Of an index
- * only the lowest four bits count. */
-WMRT_INLINE void values(const uint8_t *unit, int part, __m512 value[4])
+/* E2M1 values of element e of each block: lane l holds block l, whose nibbles are shifted down to
+ * where they choose; only the lowest four bits of an index count. */
+WMRT_INLINE __m512 values(const __m512i half[2], int e)
 {
     const __m512 e2m1 = _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2,
                                        -3, -4, -6);
-    WMRT_UNROLL for (int h = 0; h < 2; h++) {
-        __m128i bytes = _mm_loadu_si128((const __m128i *)(unit + 64 * h + 16 * part));
-        __m512i wide = _mm512_cvtepu8_epi32(bytes);
-        value[2 * h] = _mm512_permutexvar_ps(wide, e2m1);
-        value[2 * h + 1] = _mm512_permutexvar_ps(_mm512_srli_epi32(wide, 4), e2m1);
-    }
+    return _mm512_permutexvar_ps(_mm512_srli_epi32(half[e / 8], 8 * (e % 4) + e / 4 % 2 * 4), e2m1);
 }
 
-/* Four products of each lane are added, then scaled and added to the row's 16 lanes. */
+/* Eight products of each lane are added, then scaled and added to the row's 16 lanes. */
 WMRT_INLINE void packed_a16(const wmrt_tile *t, int format, int batch)
 {
     int64_t bytes = wmrt_unit_bytes(format);
     const uint8_t *at = t->row, *end = at + bytes * wmrt_units(t->matrix->k), *x = t->x;
-    __m512 sum[WMRT_TILE_BATCH], value[4];
+    __m512 sum[WMRT_TILE_BATCH], part[WMRT_TILE_BATCH];
     WMRT_UNROLL for (int b = 0; b < batch; b++) sum[b] = _mm512_setzero_ps();
     for (; at < end; at += bytes, x += sizeof(wmrt_a16_unit)) {
         wmrt_fetch(at + WMRT_AHEAD);
-        __m512 scales = wmrt_scales(format, at + 128);
-        WMRT_UNROLL for (int part = 0; part < 4; part++) {
-            values(at, part, value);
-            __m512 scale = spread(scales, part);
+        __m512 scale = wmrt_scales(format, at + 128);
+        __m512i half[2] = {_mm512_loadu_si512(at), _mm512_loadu_si512(at + 64)};
+        WMRT_UNROLL for (int e = 0; e < 16; e++) {
+            __m512 value = values(half, e);
             WMRT_UNROLL for (int b = 0; b < batch; b++) {
-                const float *xb = (const float *)(x + t->pitch * (size_t)b) + 16 * part;
-                __m512 four = _mm512_mul_ps(value[0], _mm512_load_ps(xb));
-                WMRT_UNROLL for (int j = 1; j < 4; j++)
-                    four = _mm512_fmadd_ps(value[j], _mm512_load_ps(xb + 64 * j), four);
-                sum[b] = _mm512_fmadd_ps(four, scale, sum[b]);
+                const float *xb = (const float *)(x + t->pitch * (size_t)b) + 16 * e;
+                part[b] = e % 8 ? _mm512_fmadd_ps(value, _mm512_load_ps(xb), part[b])
+                                : _mm512_mul_ps(value, _mm512_load_ps(xb));
+                if (e % 8 == 7)
+                    sum[b] = _mm512_fmadd_ps(part[b], scale, sum[b]);
             }
         }
     }

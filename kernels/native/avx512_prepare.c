@@ -1,4 +1,4 @@
-/* Activations as the kernels take them, with AVX-512. Same bytes as the portable form. */
+/* Activations as the AVX-512 kernels take them; avx512.h says in what they differ. */
 #include "tiles.h"
 
 #if defined(__x86_64__)
@@ -84,7 +84,7 @@ static void unit_a8(const float *x, int count, int shift, wmrt_a8_unit *to)
         _mm512_storeu_si512(to->code + 64 * w, word[w]);
         sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(1), word[w]);
     }
-    _mm512_storeu_si512(to->offset, _mm512_mullo_epi32(sum, _mm512_set1_epi32(shift)));
+    _mm512_storeu_si512(to->offset, _mm512_mullo_epi32(sum, _mm512_set1_epi32(-shift)));
 }
 
 static void unit_a16(const float *x, int count, wmrt_a16_unit *to)
@@ -92,8 +92,8 @@ static void unit_a16(const float *x, int count, wmrt_a16_unit *to)
     for (int l = 0; l < 16; l++) {
         float value[16];
         _mm512_storeu_ps(value, rounded(sixteen(x + 16 * l, count - 16 * l)));
-        for (int w = 0; w < 4; w++)
-            _mm_storeu_ps(to->value + 64 * w + 4 * l, _mm_loadu_ps(value + 4 * w));
+        for (int e = 0; e < 16; e++)
+            to->value[16 * e + l] = value[e];
     }
 }
 

@@ -22,8 +22,8 @@ COUNTS: dict[str, tuple[int, list[int]]] = {
     "avx512_nvfp4_a8": (256, [28, 37, 46, 55, 64, 73, 82, 93]),
     "avx512_mxfp4_a8": (256, [32, 43, 54, 65, 76, 87, 98, 109]),
     "avx512_int4_a8": (256, [26, 37, 48, 59, 70, 81, 92, 103]),
-    "avx512_nvfp4_a16": (256, [66, 91, 120, 138, 163, 188, 212, 236]),
-    "avx512_mxfp4_a16": (256, [68, 93, 120, 140, 164, 189, 213, 237]),
+    "avx512_nvfp4_a16": (256, [60, 78, 97, 116, 135, 158, 187, 209]),
+    "avx512_mxfp4_a16": (256, [62, 80, 99, 118, 137, 160, 183, 201]),
     "avx512_f32": (64, [16, 21, 28, 36]),
     "avx512_bf16": (64, [18, 23, 30, 38]),
     "neon_nvfp4_a8": (256, [106, 159, 214, 265, 318, 371, 428, 481]),
@@ -93,7 +93,7 @@ def test_every_kernel_takes_the_instructions_it_is_known_to_take(
 
 
 def test_sums_and_codes_stay_in_registers(loops: dict[str, list[str]]) -> None:
-    stack = re.compile(r"\(%r[sb]p|\[sp")
+    stack = re.compile(r"mm\d+.*\(%rsp|\(%rsp.*mm\d+|\b[qv]\d+.*\[sp")
     spilled = {
         name: kept for name, body in loops.items() if (kept := list(filter(stack.search, body)))
     }
