@@ -22,6 +22,7 @@ VERBS = {
     "drive": "Drive a simulated car with a world model and show what it did and how fast.",
     "collect": "Record driving episodes to learn from.",
     "train": "Train a world model on recorded episodes.",
+    "grow": "Expand a trained checkpoint into a larger network that drives the same.",
     "quantize": "Store a checkpoint's weights in 4 bits.",
     "export": "Write a packed checkpoint for other tools.",
     "import": "Read packed weights of other tools into a checkpoint.",

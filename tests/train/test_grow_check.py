@@ -1,0 +1,88 @@
+"""The check of a grown network: the numbers of a real step, and it refuses what it should."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.model.networks import schemas
+from tests.runtime.models import tiny
+from tests.train.growing import PRESET, SMALL, WINDOW, grown, quiet, small, stepped
+from wmrt.model.checkpoint import Checkpoint
+from wmrt.runtime.build import float_network
+from wmrt.train.grow_check import check, random_streams, walk
+
+STEPS = 2 * WINDOW + 3
+
+
+def test_layer_after_layer_is_step_after_step(seed: int) -> None:
+    """Bit for bit: the same operations on the same shapes."""
+    source = small(seed)
+    streams = random_streams(source.schema, 2, 3, STEPS, seed)
+    for checkpoint in (source, grown(source, seed, **PRESET).checkpoint):
+        expected, _ = stepped(float_network(checkpoint), streams, torch.float32)
+        before = torch.get_rng_state()
+        assert torch.equal(walk(checkpoint, streams, quiet).hidden, expected)
+        assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("name", list(schemas()))
+def test_random_states_of_any_schema(name: str, seed: int) -> None:
+    schema = schemas()[name]
+    streams = random_streams(schema, 2, 4, 9, seed)
+    assert streams.shape == (4, 9)
+    again = random_streams(schema, 2, 4, 9, seed)
+    assert torch.equal(streams.codes, again.codes) and torch.equal(streams.values, again.values)
+    source = tiny(seed, schema, **SMALL)
+    report = check(source, grown(source, seed, d_model=128).checkpoint, streams)
+    assert report.action < 1e-4 and report.failures == []
+
+
+def test_what_it_reports(seed: int) -> None:
+    source = small(seed)
+    streams = random_streams(source.schema, 2, 2, STEPS, seed)
+    assert streams.joined(streams).shape == (4, STEPS)
+    parts: list[str] = []
+    made = grown(source, seed, **PRESET)
+    report = check(source, made.checkpoint, streams, lambda done, total, part: parts.append(part))
+    assert parts == [f"layer {i}" for i in range(7)]
+    assert (report.robots, report.steps, report.window) == (2, STEPS, WINDOW)
+    assert 0 < report.logit < 1e-3 * report.logit_rms
+    assert report.selections == 0
+    assert report.most_zeros.zeros < 0.01
+    for layer, write in enumerate(report.writes):
+        limit = 2.0**-9 if layer not in (2, 6) else float("inf")
+        assert 0 < write.attention < limit and 0 < write.mlp < limit and write.changed > 0.9
+    assert report.to_json()["writes"][0]["mlp"] == report.writes[0].mlp
+
+
+def _changed(checkpoint: Checkpoint, name: str, value: Tensor) -> Checkpoint:
+    return replace(checkpoint, tensors={**checkpoint.tensors, name: value})
+
+
+def test_it_refuses_what_is_not_the_source(seed: int) -> None:
+    source = small(seed)
+    streams = random_streams(source.schema, 2, 2, STEPS, seed)
+    made = grown(source, seed, **PRESET).checkpoint
+
+    def failures(name: str, value: Tensor) -> str:
+        return "; ".join(check(source, _changed(made, name, value), streams).failures)
+
+    def stored(name: str) -> Tensor:
+        return made.tensors[name].clone()
+
+    assert "actions differ" in failures("norm.weight", stored("norm.weight") * 2)
+    out = "blocks.0.out.weight"
+    assert "[0] add nothing" in failures(out, torch.zeros_like(stored(out)))
+    gap = stored("blocks.3.down.weight")
+    gap[5] = 0
+    assert "blocks.3.down.weight has 1 zero rows" in failures("blocks.3.down.weight", gap)
+    sparse = stored("blocks.4.gate_up.weight")
+    sparse[:, ::2] = sparse[:, ::2].where(torch.rand(sparse[:, ::2].shape) > 0.5, 0)
+    assert "zeros" in failures("blocks.4.gate_up.weight", sparse)
+    broken = stored("blocks.1.down.weight")
+    broken[0, 0] = float("nan")
+    assert "actions differ by inf" in failures("blocks.1.down.weight", broken)
