@@ -41,7 +41,7 @@ def test_a_grown_checkpoint_acts_as_its_source_and_says_what_it_is(
     made = load_checkpoint(out, verify="always")
     assert results["parameters"] == made.provenance["parameters"]
     assert results["bytes"] == (out / "model.safetensors").stat().st_size
-    assert results["failures"] == [] and results["check"]["steps"] == 15
+    assert results["check"]["failures"] == [] and results["check"]["steps"] == 15
     assert results["weights_sha256"] == load_checkpoint(source).weights_sha256
     for said in ((out / "README.md").read_text(), capsys.readouterr().out):
         assert "same policy" in said and "no added skill" in said
@@ -74,8 +74,12 @@ def test_the_same_seed_writes_the_same_bits_and_recordings_are_read(
     found = []
     for name in ("a", "b"):
         arguments = _grow(source, tmp_path / name, "--data", str(data), "--check-steps", "13")
+        arguments += ("--recipe", "nvfp4") if name == "a" else ()
         found.append(run(tmp_path / f"{name}.json", *arguments)["results"])
     assert found[0]["check"] == found[1]["check"] and found[0]["check"]["robots"] == 4
+    packed = found[0]["recipes"]["nvfp4"]
+    # Same codes, same integers: far closer to each other than either is to float32.
+    assert packed["grown"]["action_rms"] < 0.5 * packed["source"]["action_rms"]
     files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("a", "b")]
     assert files[0] == files[1]
 

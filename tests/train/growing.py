@@ -13,7 +13,7 @@ from wmrt.model.config import ModelConfig
 from wmrt.model.network import Network, Ring
 from wmrt.runtime.build import float_network
 from wmrt.train.grow import Grown, grow
-from wmrt.train.grow_check import Streams
+from wmrt.train.grow_walk import Streams
 
 WINDOW = 6
 SMALL: dict[str, Any] = {

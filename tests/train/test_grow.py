@@ -19,8 +19,9 @@ from wmrt.runtime.build import float_network, pack_network, to_checkpoint
 from wmrt.train.grow import grow
 from wmrt.train.grow_axes import expand, reading, shares
 from wmrt.train.grow_blocks import HIDDEN_WRITES
-from wmrt.train.grow_check import matrices, random_streams
+from wmrt.train.grow_check import matrices
 from wmrt.train.grow_plan import plan
+from wmrt.train.grow_walk import random_streams
 
 STEPS = 2 * WINDOW + 3
 

@@ -12,20 +12,26 @@ from tests.model.networks import schemas
 from tests.runtime.models import tiny
 from tests.train.growing import PRESET, SMALL, WINDOW, grown, quiet, small, stepped
 from wmrt.model.checkpoint import Checkpoint
-from wmrt.runtime.build import float_network
-from wmrt.train.grow_check import check, random_streams, walk
+from wmrt.quant import get_recipe
+from wmrt.runtime.build import float_network, pack_network
+from wmrt.train.grow_check import check
+from wmrt.train.grow_walk import random_streams, walk
 
 STEPS = 2 * WINDOW + 3
 
 
-def test_layer_after_layer_is_step_after_step(seed: int) -> None:
+@pytest.mark.parametrize("recipe", [None, "nvfp4"])
+def test_layer_after_layer_is_step_after_step(recipe: str | None, seed: int) -> None:
     """Bit for bit: the same operations on the same shapes."""
     source = small(seed)
     streams = random_streams(source.schema, 2, 3, STEPS, seed)
     for checkpoint in (source, grown(source, seed, **PRESET).checkpoint):
-        expected, _ = stepped(float_network(checkpoint), streams, torch.float32)
+        network = float_network(checkpoint)
+        if recipe is not None:
+            pack_network(network, get_recipe(recipe))
+        expected, _ = stepped(network, streams, torch.float32)
         before = torch.get_rng_state()
-        assert torch.equal(walk(checkpoint, streams, quiet).hidden, expected)
+        assert torch.equal(walk(checkpoint, streams, quiet, recipe).hidden, expected)
         assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -38,7 +44,7 @@ def test_random_states_of_any_schema(name: str, seed: int) -> None:
     assert torch.equal(streams.codes, again.codes) and torch.equal(streams.values, again.values)
     source = tiny(seed, schema, **SMALL)
     report = check(source, grown(source, seed, d_model=128).checkpoint, streams)
-    assert report.action < 1e-4 and report.failures == []
+    assert report.float32.action < 1e-4 and report.failures == []
 
 
 def test_what_it_reports(seed: int) -> None:
@@ -50,8 +56,10 @@ def test_what_it_reports(seed: int) -> None:
     report = check(source, made.checkpoint, streams, lambda done, total, part: parts.append(part))
     assert parts == [f"layer {i}" for i in range(7)]
     assert (report.robots, report.steps, report.window) == (2, STEPS, WINDOW)
-    assert 0 < report.logit < 1e-3 * report.logit_rms
-    assert report.selections == 0
+    found = report.float32
+    assert 0 < found.logit < 1e-3 * found.logit_rms
+    assert found.selections == 0 and found.recipe is None
+    assert found.action_rms <= found.action <= found.chunk
     assert report.most_zeros.zeros < 0.01
     for layer, write in enumerate(report.writes):
         limit = 2.0**-9 if layer not in (2, 6) else float("inf")

@@ -14,7 +14,8 @@ from wmrt.core.errors import UsageError
 if TYPE_CHECKING:
     from wmrt.model.checkpoint import Checkpoint
     from wmrt.train.grow import Grown
-    from wmrt.train.grow_check import Report, Streams
+    from wmrt.train.grow_check import Report
+    from wmrt.train.grow_walk import Progress, Streams
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 #: Robots that see random states, and as many again that see recorded ones.
@@ -41,6 +42,14 @@ ROBOTS = 2
     metavar="N",
     help="Steps to compare with MODEL; by default twice the model's memory and half of it again.",
 )
+@click.option(
+    "--recipe",
+    "recipes",
+    multiple=True,
+    metavar="RECIPE",
+    help="Compare both models under this recipe too (slow; reported, not judged); may be given "
+    "again.",
+)
 @out_option(beside=True, required=True, help="Checkpoint folder to write.")
 @json_option
 def command(
@@ -49,6 +58,7 @@ def command(
     seed: int,
     data: tuple[Path, ...],
     check_steps: int | None,
+    recipes: tuple[str, ...],
     out: Path,
     json_path: Path | None,
 ) -> None:
@@ -61,10 +71,12 @@ def command(
     from wmrt.model.checkpoint import load_checkpoint, require_replaceable, save_checkpoint
     from wmrt.model.config import ModelConfig
     from wmrt.model.config import preset as named
-    from wmrt.train.grow import grow, prepare
-    from wmrt.train.grow_check import check
+    from wmrt.quant import get_recipe
+    from wmrt.train.grow import prepare
 
     begin, config = time.perf_counter(), named(preset)
+    for recipe in recipes:
+        get_recipe(recipe)
     source = load_checkpoint(model)
     if source.path is not None and out.resolve() == source.path.resolve():
         raise UsageError(f"--out {out} is {model} itself; its weights would be lost")
@@ -72,22 +84,42 @@ def command(
     prepare(source, config)
     steps = check_steps or 5 * ModelConfig.from_json(source.model).window // 2
     streams = _streams(source, data, steps, seed)
-    with progress() as bar:
-        task = bar.add_task("growing", total=None)
-
-        def show(done: int, total: int, part: str) -> None:
-            bar.update(task, completed=done, total=total, description=f"{phase} {part}")
-
-        phase = "growing"
-        made = grow(source, preset, config, seed, show)
-        phase = "checking"
-        report = check(source, made.checkpoint, streams, show)
-    made.checkpoint.provenance["grown_from"]["check"] = report.to_json()
-    name = model if source.path is None else source.path.name
-    made.checkpoint.provenance["grown_from"]["model"] = name
+    made, report, packed = _work(source, preset, seed, streams, recipes)
+    name = model if source.path is None else source.path.name  # whose disk it lay on is no matter
+    found = {"model": name, "check": report.to_json(), "recipes": packed}
+    made.checkpoint.provenance["grown_from"].update(found)
     if not report.failures:
         save_checkpoint(out, made.checkpoint, card=card(name, made, report))
     _finish(out, made, report, time.perf_counter() - begin, json_path)
+
+
+def _work(
+    source: Checkpoint, preset: str, seed: int, streams: Streams, recipes: tuple[str, ...]
+) -> tuple[Grown, Report, dict[str, Any]]:
+    """Grow and check, with a progress line for each part."""
+    from dataclasses import asdict
+
+    from wmrt.model.config import preset as named
+    from wmrt.train.grow import grow
+    from wmrt.train.grow_check import check, compare
+
+    with progress() as bar:
+
+        def line(name: str) -> Progress:
+            task = bar.add_task(name, total=None)
+
+            def show(done: int, total: int, part: str) -> None:
+                bar.update(task, completed=done, total=total, description=f"{name} {part}")
+
+            return show
+
+        made = grow(source, preset, named(preset), seed, line("growing"))
+        report = check(source, made.checkpoint, streams, line("checking"))
+        packed = {
+            recipe: asdict(compare(source, made.checkpoint, streams, recipe, line(recipe)))
+            for recipe in recipes
+        }
+    return made, report, packed
 
 
 def _finish(out: Path, made: Grown, report: Report, seconds: float, json_path: Path | None) -> None:
@@ -97,9 +129,8 @@ def _finish(out: Path, made: Grown, report: Report, seconds: float, json_path: P
     written = not report.failures
     results = {
         "parameters": made.checkpoint.provenance["parameters"],
-        **made.checkpoint.provenance["grown_from"],
         "note": made.checkpoint.provenance["grown"],
-        "failures": report.failures,
+        **made.checkpoint.provenance["grown_from"],
         "bytes": (out / "model.safetensors").stat().st_size if written else None,
         "seconds": seconds,
         "peak_rss": peak_resident().to_json(),
@@ -114,7 +145,7 @@ def _finish(out: Path, made: Grown, report: Report, seconds: float, json_path: P
 def _streams(source: Checkpoint, data: tuple[Path, ...], steps: int, seed: int) -> Streams:
     """Random states, and with ``data`` recorded windows one after the other."""
     from wmrt.model.config import ModelConfig
-    from wmrt.train.grow_check import Streams, random_streams
+    from wmrt.train.grow_walk import Streams, random_streams
     from wmrt.train.samples import load_samples
 
     actions = len(source.actions)
@@ -141,6 +172,7 @@ def _streams(source: Checkpoint, data: tuple[Path, ...], steps: int, seed: int) 
 def card(name: str, made: Grown, report: Report) -> str:
     """README.md of a grown checkpoint."""
     model, origin = made.checkpoint.model, made.checkpoint.provenance["grown_from"]
+    found = report.float32
     kept = ", ".join(f"{key} {own}" for key, (_, own) in origin["kept"].items()) or "nothing else"
     return f"""# {name}, grown to {origin["preset"]}
 
@@ -155,8 +187,8 @@ network of this size while it really drives.
 what no reader sees. States, actions and {kept} are the source's.
 
 Checked when it was written, in float32 over {report.steps} steps of {report.robots} robots (memory
-of {report.window} steps): actions within {report.action:.1e} of the source's, whole chunks within
-{report.chunk:.1e}; at most {report.most_zeros.zeros:.2%} exact zeros in a matrix, no zero row or
+of {report.window} steps): actions within {found.action:.1e} of the source's, whole chunks within
+{found.chunk:.1e}; at most {report.most_zeros.zeros:.2%} exact zeros in a matrix, no zero row or
 column; every layer changes the residual stream.
 """
 
@@ -165,8 +197,9 @@ def _line(out: Path, results: dict[str, Any]) -> str:
     peak = results["peak_rss"]["bytes"]
     memory = "missing" if peak is None else f"{peak / 1e9:.2f} GB"
     found = results["check"]
+    action = found["float32"]["action"]
     return (
         f"{out}: {results['parameters']:,} parameters, {results['bytes']:,} bytes; "
-        f"{results['note']}. Actions within {found['action']:.1e} over {found['steps']} steps of "
+        f"{results['note']}. Actions within {action:.1e} over {found['steps']} steps of "
         f"{found['robots']} robots; {results['seconds']:.1f} s, peak memory {memory}"
     )

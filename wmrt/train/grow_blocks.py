@@ -37,7 +37,7 @@ def source_layer(
     gate_up = plan.writes("ffn").blocks(2, plan.source.ffn)
     axes: dict[str, tuple[Axis | None, ...]] = {
         "attention_norm.weight": (d,),
-        "out.weight": (d, _heads_read(plan)),
+        "out.weight": (d, _heads_read(plan).times(1 / _gain(plan))),
         "mlp_norm.weight": (d,),
         "gate_up.weight": (gate_up, plan.stream),
         "down.weight": (d, plan.reads("ffn")),
@@ -100,12 +100,23 @@ def _qkv(plan: Plan, prefix: str, stored: Tensor, draw: torch.Generator) -> Tens
         )
         for h in range(target.kv_heads)
     ]
-    repeated = torch.cat(values)
-    value_rows = Axis(repeated, torch.ones(len(repeated)))
-    grown_v = expand(f"{prefix}qkv.weight", v.to(stored.dtype), (value_rows, plan.stream))
+    repeated, gain = torch.cat(values), _gain(plan)
+    value_rows = Axis(repeated, torch.full((len(repeated),), gain))
+    grown_q = _seen(plan, q / gain, queries, scale, draw)
+    grown_k = _seen(plan, k * gain, keys, 1.0, draw)
+    name = f"{prefix}qkv.weight"
     return torch.cat(
-        [_seen(plan, q, queries, scale, draw), _seen(plan, k, keys, 1.0, draw), grown_v]
+        [grown_q, grown_k, expand(name, v.to(stored.dtype), (value_rows, plan.stream))]
     )
+
+
+def _gain(plan: Plan) -> float:
+    """What keys and values are larger by, and queries and the readers of values smaller: a power of
+    two that brings the largest parts of all three together. The matrix is packed as one, and its
+    largest element stays that of the source."""
+    portions = _portions(math.sqrt(plan.times("head_dim")), plan.pairs)
+    ratio = max(portions, default=1.0) / max(shares(plan.pairs))
+    return 2.0 ** max(0, math.floor(math.log2(ratio) / 2))
 
 
 def _seen(plan: Plan, weight: Tensor, rows: Tensor, scale: float, draw: torch.Generator) -> Tensor:
@@ -117,8 +128,9 @@ def _seen(plan: Plan, weight: Tensor, rows: Tensor, scale: float, draw: torch.Ge
     grown[real] = _split(weight * 0.5, scale, pairs)[:, rows[real]].movedim(0, 1).unsqueeze(2)
     blind = int((~real).sum())
     if blind:
+        # Even, not normal: no element may exceed the matrix's largest, which sets its scale.
         size = float(weight.square().mean().sqrt()) / (2 * pairs)
-        drawn = torch.randn(blind, width, generator=draw) * size
+        drawn = (2 * torch.rand(blind, width, generator=draw) - 1) * size
         signs = torch.tensor([1.0, -1.0]).repeat(pairs // 2).view(1, pairs, 1, 1)
         grown[~real] = (signs * drawn.view(blind, 1, 1, width)).to(torch.bfloat16)
     return grown.view(len(rows), -1)
@@ -127,19 +139,29 @@ def _seen(plan: Plan, weight: Tensor, rows: Tensor, scale: float, draw: torch.Ge
 def _split(weight: Tensor, scale: float, parts: int) -> Tensor:
     """``parts`` bf16 matrices that sum to ``scale`` times ``weight``. bf16[parts, n, d].
 
-    Exact for a scale that is a power of two. For another, say the root of 2, the last but one part
-    takes what rounding the others left, and the last one, 2^-9 as large, what rounding that left:
-    together within 2^-18 of every element.
+    Most are ``weight`` times a power of two. Where those do not add up to the scale, as for the
+    root of 2, the last but one takes the difference, and the last one what rounding that left:
+    within 2^-21 of every element, 2^-18 for 2 parts.
     """
-    exact = weight.double() * scale
-    if scale == 2 ** round(math.log2(scale)):
-        return torch.stack([(exact * share).to(torch.bfloat16) for share in shares(parts)])
-    portions = shares(parts - 1)[:-1]
-    made = [(exact * share).to(torch.bfloat16) for share in portions]
-    for _ in range(parts - len(made)):
+    exact, portions = weight.double() * scale, _portions(scale, parts)
+    made = [(weight * portion).to(torch.bfloat16) for portion in portions]
+    while len(made) < parts:
         left = exact - sum((part.double() for part in made), torch.zeros_like(exact))
         made.append(left.to(torch.bfloat16))
     return torch.stack(made)
+
+
+def _portions(scale: float, parts: int) -> list[float]:
+    """Powers of two that sum to ``scale`` if it is one; else 2 fewer, that sum to 1.5 times the
+    power below it: none for 2 parts."""
+    whole = 2.0 ** math.floor(math.log2(scale))
+    if scale == whole:
+        return [whole * share for share in shares(parts)]
+    if parts == 2:
+        return []
+    halves = max(1, (parts - 2) // 3)
+    powers = [*shares(parts - 2 - halves), *(share / 2 for share in shares(halves))]
+    return [whole * power for power in powers]
 
 
 # -- new layers ----------------------------------------------------------------------------------

@@ -1,193 +1,21 @@
-"""Whether a grown network is its source: actions compared step by step, and what its weights hold.
-
-A network of 1.3B parameters in float32 is 5.2 GB, and a step of it reads all of them. Here a layer
-takes all steps of all robots before the next one is widened: 216 MB at a time, the same numbers.
-"""
+"""Whether a grown network is its source: the same actions, and weights that are weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+import math
+from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from wmrt.model.checkpoint import Checkpoint
-from wmrt.model.config import ModelConfig
-from wmrt.model.network import Network
-from wmrt.model.schema import UNKNOWN, StateSchema
-from wmrt.model.stages import empty_block
-from wmrt.model.transition import Selection
-from wmrt.model.trunk import Block
+from wmrt.train.grow_walk import Progress, Streams, Walk, Write, walk
 
 #: Largest difference of an action in [-1, 1], in float32.
 TOLERANCE = 1e-4
 #: Share of exact zeros a matrix may hold.
 MOST_ZEROS = 0.01
-
-#: Called with (done, total, name of the part just done).
-Progress = Callable[[int, int, str], None]
-
-
-@dataclass(frozen=True)
-class Streams:
-    """What B robots see in T steps. codes int64[B, T, F], values float32[B, T, F], previous actions
-    float32[B, T, A]."""
-
-    codes: Tensor
-    values: Tensor
-    previous: Tensor
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.codes.shape[0], self.codes.shape[1]
-
-    def joined(self, other: Streams) -> Streams:
-        """More robots."""
-        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return Streams(*(torch.cat([a, b]) for a, b in pairs))
-
-
-def random_streams(
-    schema: StateSchema, actions: int, robots: int, steps: int, seed: int
-) -> Streams:
-    """States of ``robots`` robots, one in ten readings unknown: half of them anywhere at every
-    step, the others wandering by up to 2% of each range. Actions are uniform."""
-    rng = np.random.default_rng(seed)
-    low = np.array([c.q_low for c in schema.columns], np.int64)
-    high = np.array([c.q_high for c in schema.columns], np.int64)
-    q = rng.integers(low, high + 1, (robots, steps, len(low)))
-    reach = np.maximum(1, (high - low) // 50)
-    moves = rng.integers(-reach, reach + 1, q.shape)
-    moves[:, 0] = q[:, 0]
-    wandering = np.clip(np.cumsum(moves, axis=1), low, high)
-    q[robots // 2 :] = wandering[robots // 2 :]
-    required = np.array([c.required for c in schema.columns])
-    q[(rng.random(q.shape) < 0.1) & ~required] = UNKNOWN
-    codes, values = schema.encode_q(q)
-    previous = rng.uniform(-1, 1, (robots, steps, actions)).astype(np.float32)
-    return Streams(
-        torch.from_numpy(codes).long(), torch.from_numpy(values), torch.from_numpy(previous)
-    )
-
-
-@dataclass(frozen=True)
-class Write:
-    """What a layer added to the residual stream: RMS relative to the stream before it, of the
-    attention and of the MLP, and the share of the stream's numbers that the layer changed."""
-
-    attention: float
-    mlp: float
-    changed: float
-
-
-@dataclass(frozen=True)
-class Walk:
-    """A network over `Streams`: hidden float32[B, T, d], chosen slots int64[B, T, k], writes by
-    layer."""
-
-    network: Network
-    hidden: Tensor
-    slots: Tensor
-    writes: list[Write]
-
-
-class _Handed(nn.Module):
-    """Stands for the layers and keeps what each step hands to them; adds nothing."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.taken: list[tuple[Tensor, Tensor, Selection, Tensor, Tensor]] = []
-
-    def step(
-        self,
-        x: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        slot: Tensor,
-        chosen: Selection,
-        cos: Tensor,
-        sin: Tensor,
-    ) -> Tensor:
-        self.taken.append((x, slot, chosen, cos, sin))
-        return x
-
-
-@torch.inference_mode()
-def walk(checkpoint: Checkpoint, streams: Streams, progress: Progress | None = None) -> Walk:
-    """The float32 network of ``checkpoint`` stepped over ``streams`` from an empty ring: the
-    numbers of `Network.step`, layer after layer.
-
-    Memory: everything outside the layers and one layer in float32, and the stream of all steps.
-    """
-    config = ModelConfig.from_json(checkpoint.model)
-    network = _without_layers(checkpoint, config)
-    handed, ring = _Handed(), network.new_ring(streams.shape[0])
-    network.blocks = nn.ModuleList([handed])
-    for t in range(streams.shape[1]):
-        network.step(streams.codes[:, t], streams.values[:, t], streams.previous[:, t], ring)
-    steps, writes = handed.taken, []
-    for layer in range(config.layers):
-        block = _layer(checkpoint, config, layer)
-        keys, values = ring.keys[0].zero_(), ring.values[0].zero_()
-        write = _Written(block)
-        for t, (x, slot, chosen, cos, sin) in enumerate(steps):
-            after = block.step(x, keys, values, slot, chosen, cos, sin)
-            write.add(x, after)
-            steps[t] = (after, slot, chosen, cos, sin)
-        writes.append(write.result())
-        if progress is not None:
-            progress(layer + 1, config.layers, f"layer {layer}")
-    hidden = network.norm(torch.stack([step[0] for step in steps], 1))
-    return Walk(network, hidden, torch.stack([step[2].slots for step in steps], 1), writes)
-
-
-def _without_layers(checkpoint: Checkpoint, config: ModelConfig) -> Network:
-    with torch.random.fork_rng(devices=[]):
-        network = Network(checkpoint.schema, config.with_(layers=1), checkpoint.actions).eval()
-    network.blocks = nn.ModuleList()
-    stored = {k: t.float() for k, t in checkpoint.tensors.items() if not k.startswith("blocks.")}
-    network.load_state_dict(stored, strict=True, assign=True)
-    network.config = config.with_(layers=1)  # a ring for one layer at a time
-    return network
-
-
-def _layer(checkpoint: Checkpoint, config: ModelConfig, layer: int) -> Block:
-    block, prefix = empty_block(config), f"blocks.{layer}."
-    stored = {
-        name.removeprefix(prefix): tensor.float()
-        for name, tensor in checkpoint.tensors.items()
-        if name.startswith(prefix)
-    }
-    block.load_state_dict(stored, strict=True, assign=True)
-    return block
-
-
-class _Written:
-    """Gathers a `Write` over all steps."""
-
-    def __init__(self, block: Block) -> None:
-        self._power = {"x": 0.0, "out": 0.0, "down": 0.0}
-        self._changed = self._numbers = 0
-        for name in ("out", "down"):
-            block.get_submodule(name).register_forward_hook(self._hook(name))
-
-    def _hook(self, name: str) -> Callable[[nn.Module, Any, Tensor], None]:
-        def add(module: nn.Module, inputs: Any, output: Tensor) -> None:
-            self._power[name] += float(output.square().sum())
-
-        return add
-
-    def add(self, before: Tensor, after: Tensor) -> None:
-        self._power["x"] += float(before.square().sum())
-        self._changed += int((after != before).sum())
-        self._numbers += before.numel()
-
-    def result(self) -> Write:
-        out, down = ((self._power[n] / self._power["x"]) ** 0.5 for n in ("out", "down"))
-        return Write(out, down, self._changed / self._numbers)
 
 
 @dataclass(frozen=True)
@@ -212,24 +40,36 @@ def matrices(checkpoint: Checkpoint) -> list[Matrix]:
 
 
 @dataclass(frozen=True)
-class Report:
-    """What `check` found. ``action`` and ``chunk`` are the largest difference of the first action
-    and of the whole chunk, ``logit`` of the action head's logits (whose RMS is ``logit_rms``);
-    ``modes`` and ``selections`` count most likely bins and chosen past states that differ.
+class Difference:
+    """Two networks over the same streams, under one recipe (None: float32).
+
+    ``action`` and ``chunk``: largest difference of the first action and of the whole chunk, in
+    [-1, 1]; ``action_rms`` of the first action. ``logit``: largest difference of the action head's
+    logits, whose RMS is ``logit_rms``. ``modes`` and ``selections`` count most likely bins and
+    chosen past states that differ.
     """
 
-    robots: int
-    steps: int
-    window: int
+    recipe: str | None
     action: float
+    action_rms: float
     chunk: float
     logit: float
     logit_rms: float
     modes: int
     selections: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `check` found; ``failures`` is empty for a grown network that is its source."""
+
+    robots: int
+    steps: int
+    window: int
+    float32: Difference
     most_zeros: Matrix
     writes: list[Write]
-    failures: list[str] = field(default_factory=list)
+    failures: list[str]
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -240,46 +80,80 @@ def check(
 ) -> Report:
     """Compare ``grown`` with ``source`` over ``streams`` in float32, and look at its weights."""
     small, large = walk(source, streams), walk(grown, streams, progress)
-    with torch.inference_mode():
-        expected, got = (w.network.action_head(w.hidden) for w in (small, large))
-        actions = [w.network.action_head.decode(x) for w, x in ((small, expected), (large, got))]
-    held = matrices(grown)
-    difference = (actions[0] - actions[1]).abs()
+    found, held = difference(small, large, None), matrices(grown)
     robots, steps = streams.shape
-    report = Report(
-        robots=robots,
-        steps=steps,
-        window=small.network.config.window,
-        action=_largest(difference[..., 0, :]),
-        chunk=_largest(difference),
+    return Report(
+        robots,
+        steps,
+        small.network.config.window,
+        found,
+        max(held, key=lambda m: m.zeros),
+        large.writes,
+        _failures(found, large.writes, held),
+    )
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A recipe's effect. ``grown``: the grown network against its source, both under the recipe.
+    ``source``: the source under the recipe against its own float32, for scale."""
+
+    recipe: str
+    grown: Difference
+    source: Difference
+
+
+def compare(
+    source: Checkpoint,
+    grown: Checkpoint,
+    streams: Streams,
+    recipe: str,
+    progress: Progress | None = None,
+) -> Packed:
+    """Both networks packed by round to nearest under ``recipe``, on the reference operators."""
+    small, exact = walk(source, streams, recipe=recipe), walk(source, streams)
+    large = walk(grown, streams, progress, recipe)
+    return Packed(
+        recipe, difference(small, large, recipe), difference(exact, small, f"float32, {recipe}")
+    )
+
+
+@torch.inference_mode()
+def difference(small: Walk, large: Walk, recipe: str | None) -> Difference:
+    """How far ``large`` is from ``small``, both of the same streams."""
+    expected, got = (w.network.action_head(w.hidden) for w in (small, large))
+    actions = [w.network.action_head.decode(x) for w, x in ((small, expected), (large, got))]
+    apart = (actions[0] - actions[1]).abs()
+    first = apart[..., 0, :]
+    return Difference(
+        recipe=recipe,
+        action=_largest(first),
+        action_rms=float(first.nan_to_num(math.inf).square().mean().sqrt()),
+        chunk=_largest(apart),
         logit=_largest((expected - got).abs()),
         logit_rms=float(expected.square().mean().sqrt()),
         modes=int((expected.argmax(-1) != got.argmax(-1)).sum()),
         selections=int((small.slots.sort(-1)[0] != large.slots.sort(-1)[0]).sum()),
-        most_zeros=max(held, key=lambda m: m.zeros),
-        writes=large.writes,
     )
-    report.failures.extend(_failures(report, held))
-    return report
 
 
-def _largest(difference: Tensor) -> float:
+def _largest(apart: Tensor) -> float:
     """Infinite where a difference is not a number."""
-    return float(difference.nan_to_num(float("inf")).max())
+    return float(apart.nan_to_num(math.inf).max())
 
 
-def _failures(report: Report, held: list[Matrix]) -> list[str]:
-    found = []
-    if not report.action <= TOLERANCE:
-        found.append(f"actions differ by {report.action:.2e}, allowed are {TOLERANCE:g}")
+def _failures(found: Difference, writes: list[Write], held: list[Matrix]) -> list[str]:
+    failures = []
+    if not found.action <= TOLERANCE:
+        failures.append(f"actions differ by {found.action:.2e}, allowed are {TOLERANCE:g}")
     for matrix in held:
         if matrix.zeros >= MOST_ZEROS:
-            found.append(f"{matrix.name} holds {matrix.zeros:.1%} zeros")
+            failures.append(f"{matrix.name} holds {matrix.zeros:.1%} zeros")
         if matrix.zero_rows or matrix.zero_columns:
-            found.append(
+            failures.append(
                 f"{matrix.name} has {matrix.zero_rows} zero rows, {matrix.zero_columns} columns"
             )
-    silent = [i for i, w in enumerate(report.writes) if min(w.attention, w.mlp, w.changed) <= 0]
+    silent = [i for i, w in enumerate(writes) if min(w.attention, w.mlp, w.changed) <= 0]
     if silent:
-        found.append(f"layers {silent} add nothing to the residual stream")
-    return found
+        failures.append(f"layers {silent} add nothing to the residual stream")
+    return failures

@@ -120,12 +120,12 @@ def _model_arm(plan: Plan, env: Any) -> Stand:
         model_sha256=checkpoint.weights_sha256,
         resident_bytes=report.resident_bytes,
         report=report.to_json(),
-        notes=() if plan.breakers else ("no breakers",),
+        notes=(*_grown_note(checkpoint), *(() if plan.breakers else ("no breakers",))),
     )
     guard = Guard(deadline=plan.deadline) if plan.breakers else None
     if guard is not None and packed:
         note = "breakers at levels 0 to 2: a packed checkpoint has no bf16 form to vote with"
-        account = replace(account, notes=(note,))
+        account = replace(account, notes=(*account.notes, note))
     elif guard is not None:
         # The same graph twice would always agree, so a bf16 run is checked by a quantized one.
         other = DEFAULT_RECIPE if model.recipe.name == "bf16" else "bf16"
@@ -138,6 +138,13 @@ def _model_arm(plan: Plan, env: Any) -> Stand:
         account = replace(account, levels=(0, 1, 2, 3), channels=names, consensus=consensus)
     _warm_up(model, env)
     return Stand(env, make_arm(model, env, guard), account)
+
+
+def _grown_note(checkpoint: Checkpoint) -> tuple[str, ...]:
+    from wmrt.model.grown import grown_note
+
+    note = grown_note(checkpoint.provenance)
+    return () if note is None else (note,)
 
 
 def _checkpoint(plan: Plan, env: Any) -> Checkpoint:

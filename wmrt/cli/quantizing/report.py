@@ -98,7 +98,7 @@ def card(name: str, source: Checkpoint, packed: Packed, layers: list[dict[str, A
 
 Weights {recipe.weight_format} by {_method(packed)}, activations {recipe.activation}. Packed from
 the weights with tree hash `{source.weights_sha256}`; results measured on those are not results of
-these. {" ".join(_measured(packed, layers))}
+these. {_grown(source)}{" ".join(_measured(packed, layers))}
 
 | {" | ".join(_HEADINGS)} |
 |{"---|" * len(_HEADINGS)}
@@ -107,6 +107,13 @@ these. {" ".join(_measured(packed, layers))}
 ---
 
 {original}"""
+
+
+def _grown(source: Checkpoint) -> str:
+    from wmrt.model.grown import grown_note
+
+    note = grown_note(source.provenance)
+    return "" if note is None else f"**{note.capitalize()}.** "
 
 
 def _method(packed: Packed) -> str:
