@@ -41,14 +41,15 @@ class Block(nn.Module):
         self.down = Linear(config.ffn, config.d_model)
         self.dropout = nn.Dropout(config.dropout)
 
-    def _project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x [..., d] -> q [..., H, hd], k [..., KV, hd] (both after RoPE), v [..., KV, hd]."""
         heads = self.qkv(self.attention_norm(x)).unflatten(-1, (-1, self.head_dim))
         q, k, v = heads.split([self.heads, self.kv_heads, self.kv_heads], dim=-2)
         cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
         return rotate(q, cos, sin), rotate(k, cos, sin), v
 
-    def _finish(self, x: Tensor, attended: Tensor) -> Tensor:
+    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        """x [..., d] and attended [..., H, hd] -> x with both branches added."""
         x = x + self.dropout(self.out(attended.flatten(-2)))
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
         result: Tensor = x + self.dropout(self.down(F.silu(gate) * up))
@@ -58,11 +59,11 @@ class Block(nn.Module):
         self, x: Tensor, bias: Tensor, cos: Tensor, sin: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Whole sequence: x [B, T, d], bias [B, T, T] -> x, and q, k for selector distillation."""
-        q, k, v = (t.transpose(1, 2) for t in self._project(x, cos, sin))
+        q, k, v = (t.transpose(1, 2) for t in self.project(x, cos, sin))
         attended = F.scaled_dot_product_attention(
             q, k, v, attn_mask=bias.unsqueeze(1), enable_gqa=True
         )
-        return self._finish(x, attended.transpose(1, 2)), q, k
+        return self.finish(x, attended.transpose(1, 2)), q, k
 
     def step(
         self,
@@ -79,9 +80,23 @@ class Block(nn.Module):
 
         Reads k + 1 slots: the current one and ``chosen.slots``.
         """
-        batch = x.shape[0]
-        q, k, v = self._project(x, cos, sin)
-        row = torch.arange(batch, device=x.device)
+        q, k, v = self.project(x, cos, sin)
+        return self.finish(x, self.look(q, k, v, keys, values, slot, chosen))
+
+    def look(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        slot: Tensor,
+        chosen: Selection,
+    ) -> Tensor:
+        """The attention of one step: writes k, v [B, KV, hd] into the ring at ``slot`` and returns
+        what q [B, H, hd] gathers from it, [B, H, hd]."""
+        batch = q.shape[0]
+        row = torch.arange(batch, device=q.device)
         keys[row, slot], values[row, slot] = k, v
         slots = torch.cat([slot.unsqueeze(1), chosen.slots], dim=1)
         bias = F.pad(chosen.bias, (1, 0))
@@ -90,4 +105,4 @@ class Block(nn.Module):
         logits = torch.einsum("bghd,bngd->bghn", q, gathered_k) / math.sqrt(self.head_dim)
         weights = jump_softmax(logits, bias[:, None, None, :])
         attended = torch.einsum("bghn,bngd->bghd", weights, gathered_v)
-        return self._finish(x, attended.reshape(batch, self.heads, self.head_dim))
+        return attended.reshape(batch, self.heads, self.head_dim)

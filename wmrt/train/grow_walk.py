@@ -1,7 +1,8 @@
 """A network stepped over what several robots see, one layer at a time.
 
 A network of 1.3B parameters in float32 is 5.2 GB, and a step of it reads all of them. Here a layer
-takes all steps of all robots before the next one is widened: 216 MB at a time, the same numbers.
+takes all steps of all robots before the next one is widened: 216 MB at a time. Its matrices see
+all rows at once, its attention goes through the ring step by step.
 """
 
 from __future__ import annotations
@@ -91,12 +92,23 @@ class Walk:
     writes: list[Write]
 
 
+@dataclass(frozen=True)
+class _Given:
+    """What a step gives to every layer, and ``x`` [B, d] to the first."""
+
+    x: Tensor
+    slot: Tensor
+    chosen: Selection
+    cos: Tensor
+    sin: Tensor
+
+
 class _Handed(nn.Module):
     """Stands for the layers and keeps what each step hands to them; adds nothing."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.taken: list[tuple[Tensor, Tensor, Selection, Tensor, Tensor]] = []
+        self.taken: list[_Given] = []
 
     def step(
         self,
@@ -108,7 +120,7 @@ class _Handed(nn.Module):
         cos: Tensor,
         sin: Tensor,
     ) -> Tensor:
-        self.taken.append((x, slot, chosen, cos, sin))
+        self.taken.append(_Given(x, slot, chosen, cos, sin))
         return x
 
 
@@ -119,8 +131,8 @@ def walk(
     progress: Progress | None = None,
     recipe: str | None = None,
 ) -> Walk:
-    """The network of ``checkpoint`` stepped over ``streams`` from an empty ring: the numbers of
-    `Network.step`, layer after layer.
+    """The network of ``checkpoint`` stepped over ``streams`` from an empty ring: `Network.step`,
+    layer after layer.
 
     Args:
         recipe: what its linears run; None for float32.
@@ -134,19 +146,20 @@ def walk(
     for t in range(streams.shape[1]):
         network.step(streams.codes[:, t], streams.values[:, t], streams.previous[:, t], ring)
     steps, writes = handed.taken, []
+    x, cos, sin = (torch.stack([getattr(s, name) for s in steps]) for name in ("x", "cos", "sin"))
     for layer in range(config.layers):
         block = _layer(checkpoint, config, layer, recipe)
         keys, values = ring.keys[0].zero_(), ring.values[0].zero_()
-        write = _Written(block)
-        for t, (x, slot, chosen, cos, sin) in enumerate(steps):
-            after = block.step(x, keys, values, slot, chosen, cos, sin)
-            write.add(x, after)
-            steps[t] = (after, slot, chosen, cos, sin)
-        writes.append(write.result())
+        written = _Written(block)
+        looking = zip(*block.project(x, cos, sin), steps, strict=True)
+        attended = [block.look(q, k, v, keys, values, s.slot, s.chosen) for q, k, v, s in looking]
+        after = block.finish(x, torch.stack(attended))
+        writes.append(written.result(x, after))
+        x = after
         if progress is not None:
             progress(layer + 1, config.layers, f"layer {layer}")
-    hidden = network.norm(torch.stack([step[0] for step in steps], 1))
-    return Walk(network, hidden, torch.stack([step[2].slots for step in steps], 1), writes)
+    slots = torch.stack([s.chosen.slots for s in steps], 1)
+    return Walk(network, network.norm(x).transpose(0, 1), slots, writes)
 
 
 def _without_layers(checkpoint: Checkpoint, config: ModelConfig, recipe: str | None) -> Network:
@@ -173,25 +186,20 @@ def _layer(checkpoint: Checkpoint, config: ModelConfig, layer: int, recipe: str 
 
 
 class _Written:
-    """Gathers a `Write` over all steps."""
+    """Listens to what a layer's two branches add."""
 
     def __init__(self, block: Block) -> None:
-        self._power = {"x": 0.0, "out": 0.0, "down": 0.0}
-        self._changed = self._numbers = 0
+        self._rms: dict[str, float] = {}
         for name in ("out", "down"):
             block.get_submodule(name).register_forward_hook(self._hook(name))
 
     def _hook(self, name: str) -> Callable[[nn.Module, Any, Tensor], None]:
-        def add(module: nn.Module, inputs: Any, output: Tensor) -> None:
-            self._power[name] += float(output.square().sum())
+        def keep(module: nn.Module, inputs: Any, output: Tensor) -> None:
+            self._rms[name] = float(output.square().mean().sqrt())
 
-        return add
+        return keep
 
-    def add(self, before: Tensor, after: Tensor) -> None:
-        self._power["x"] += float(before.square().sum())
-        self._changed += int((after != before).sum())
-        self._numbers += before.numel()
-
-    def result(self) -> Write:
-        out, down = ((self._power[n] / self._power["x"]) ** 0.5 for n in ("out", "down"))
-        return Write(out, down, self._changed / self._numbers)
+    def result(self, before: Tensor, after: Tensor) -> Write:
+        stream = float(before.square().mean().sqrt())
+        changed = float((after != before).float().mean())
+        return Write(self._rms["out"] / stream, self._rms["down"] / stream, changed)
