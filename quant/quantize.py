@@ -44,8 +44,9 @@ def quantize(
         zero_points: taken as they are too (uint8, 0..15), for formats that have them.
         global_scale: g of nvfp4.
 
-    A block of zeros has scale 0 (mxfp4: the smallest, 2^-127) and zero codes. A block that is not
-    zero but whose elements all round to zero, mostly because its scale underflows, is counted in
+    A block of zeros has scale 0 (mxfp4: the smallest, 2^-127) and zero codes; a row of zeros that
+    shares its scale (fp8-tensor) keeps their signs, as in other libraries. A block that is not zero
+    but whose elements all round to zero, mostly because its scale underflows, is counted in
     `zeroed_blocks`.
 
     Raises `QuantizationError` for a weight that is not a finite float matrix, an unknown format, a
@@ -177,7 +178,8 @@ def _encode(
         codes = formats.encode_int4(quotients + shift, rules.int4_ties)
     zero = spec.zero_code if zero_points is None else zero_points.unsqueeze(-1)
     held = (blocks != 0).any(-1, keepdim=True)
-    codes = torch.where(empty | ~held, zero, codes)
+    # A row of zeros under a scale of the whole tensor is no block of its own: -0 stays -0 there.
+    codes = torch.where(empty | ~(held.any() if spec.per_tensor else held), zero, codes)
     # The sign of a floating zero carries nothing.
     size = codes & (0x7 if spec.element == "e2m1" else 0x7F if spec.element == "e4m3" else 0xFF)
     gone = held & (size == zero).all(-1, keepdim=True)

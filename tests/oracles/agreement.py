@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from wmrt.core import machine
+
 _COUNTS: dict[tuple[str, str, str], Counter[str]] = {}
 THEIRS, OURS = "theirs", "ours"
 
@@ -59,6 +61,7 @@ def rows() -> list[dict[str, str | int]]:
 
 
 def write(path: Path, seed: str) -> None:
-    """All rows of this process as JSON."""
-    text = json.dumps({"seed": seed, "agreement": rows()}, indent=1)
+    """All rows of this process as JSON, with the commit that they are of."""
+    document = {"commit": machine.source_commit(), "seed": seed, "agreement": rows()}
+    text = json.dumps(document, indent=1)
     path.write_text(text + "\n", "utf-8")

@@ -118,6 +118,12 @@ def test_zeros_stay_zeros(name: str, zero: float, seed: int) -> None:
     QuantizedTensor.from_tensors(name, part.shape, part.tensors())
 
 
+def test_a_row_of_zeros_keeps_its_sign_under_a_scale_that_others_share() -> None:
+    w = torch.tensor([[1.0, -0.0], [-0.0, 0.0]])
+    assert quantize(w, "fp8-tensor").codes.tolist() == [[0x7E, 0x80], [0x80, 0x00]]
+    assert quantize(w, "fp8-channel").codes.tolist() == [[0x7E, 0x80], [0x00, 0x00]]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_blocks_that_underflow_become_zeros_and_are_counted(name: str, seed: int) -> None:
     spec = FORMATS[name]

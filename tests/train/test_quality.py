@@ -11,11 +11,11 @@ from tests.train.toys import CONFIG, episodes, network_for
 from wmrt.model.checkpoint import Checkpoint
 from wmrt.model.network import Network
 from wmrt.quant import get_recipe, quantize
-from wmrt.quant.steps import Hadamard
+from wmrt.quant.steps import STEPS, Clip, Gptq, Hadamard
 from wmrt.runtime.build import build_network, linears, to_checkpoint
 from wmrt.train.dataset import Recording, window_batch
 from wmrt.train.evaluate import starts
-from wmrt.train.quality import AHEAD, CONTEXT, STRIDE, chunks, compare
+from wmrt.train.quality import AHEAD, CONTEXT, STRIDE, chunks, compare, not_comparable
 
 CPU = torch.device("cpu")
 
@@ -73,5 +73,13 @@ def test_layer_errors_are_those_of_the_layers(checkpoint: Checkpoint, data: Reco
 def test_layers_in_another_basis_are_not_compared(checkpoint: Checkpoint, data: Recording) -> None:
     moved = get_recipe("nvfp4").with_(steps=(Hadamard(),))
     found = compare(network(checkpoint, "bf16"), network(checkpoint, "nvfp4"), moved, data)
-    assert found.layers is None and "hadamard" in (found.layers_reason or "")
+    assert found.layers is None and "hadamard turned" in (found.layers_reason or "")
     assert found.to_json()["action"]["chunk_rms"] > 0
+
+
+@pytest.mark.parametrize("kind", [kind for kind, step in STEPS.items() if step.phase == 1])
+def test_every_transform_says_what_it_moved(kind: str) -> None:
+    nvfp4 = get_recipe("nvfp4")
+    said = not_comparable(nvfp4.with_(steps=(STEPS[kind](), Gptq())))
+    assert said is not None and said.startswith(f"{kind} ") and "card" in said
+    assert not_comparable(nvfp4.with_(steps=(Clip(), Gptq()))) is None

@@ -74,9 +74,8 @@ def compare(bf16: Network, packed: Network, recipe: Recipe, data: Recording) -> 
     """
     episode, first = starts(data, CONTEXT, AHEAD, STRIDE)
     batch = window_batch(data, episode, first, CONTEXT + AHEAD)
-    moved = [step.kind for step in recipe.steps if step.phase == 1]
-    reason = f"{', '.join(moved)} moved every layer into another basis" if moved else None
-    layers = None if moved else tuple(_layers(bf16, packed, batch))
+    reason = not_comparable(recipe)
+    layers = None if reason else tuple(_layers(bf16, packed, batch))
     return OpenLoop(
         len(episode),
         layers,
@@ -85,6 +84,23 @@ def compare(bf16: Network, packed: Network, recipe: Recipe, data: Recording) -> 
         tuple(open_loop(bf16, data, context=CONTEXT, stride=STRIDE)),
         tuple(open_loop(packed, data, context=CONTEXT, stride=STRIDE)),
     )
+
+
+#: What a transform does to the numbers of a layer, so that those of bf16 are others.
+_MOVES = {
+    "hadamard": "hadamard turned what every layer reads or writes into another basis",
+    "awq": "awq moved searched scales between each layer and what feeds it",
+    "smoothquant": "smoothquant moved searched scales between each layer and what feeds it",
+}
+
+
+def not_comparable(recipe: Recipe) -> str | None:
+    """Why packed weights and layer outputs cannot be set against those of bf16 one by one; None
+    where they can be. Actions and predictions always can: no transform changes the function."""
+    moved = [_MOVES[step.kind] for step in recipe.steps if step.phase == 1]
+    if not moved:
+        return None
+    return f"{', and '.join(moved)}; `wmrt quantize` measured them there, see the model's card"
 
 
 def chunks(network: Network, batch: Batch) -> Tensor:
