@@ -76,8 +76,10 @@ def test_the_same_seed_writes_the_same_bits_and_recordings_are_read(
         arguments = _grow(source, tmp_path / name, "--data", str(data), "--check-steps", "13")
         arguments += ("--recipe", "nvfp4") if name == "a" else ()
         found.append(run(tmp_path / f"{name}.json", *arguments)["results"])
-    assert found[0]["check"] == found[1]["check"] and found[0]["check"]["robots"] == 4
+    assert found[0]["check"] == found[1]["check"] and found[0]["check"]["robots"] == 3
+    assert found[0]["data"] == ["data"]
     packed = found[0]["recipes"]["nvfp4"]
+    assert packed["steps"] == 7
     assert packed["grown"]["action_rms"] > 0 and packed["source"]["action_rms"] > 0
     files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("a", "b")]
     assert files[0] == files[1]

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from wmrt.train.grow_walk import Progress, Streams
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
-#: Robots that see random states, and as many again that see recorded ones.
-ROBOTS = 2
+#: Robots that see random states, and those that see recorded ones.
+ROBOTS, RECORDED = 2, 1
 
 
 @click.command(epilog="Example: wmrt grow highway --preset 1.3b --out runs/highway-1.3b")
@@ -47,8 +47,8 @@ ROBOTS = 2
     "recipes",
     multiple=True,
     metavar="RECIPE",
-    help="Compare both models under this recipe too (slow; reported, not judged); may be given "
-    "again.",
+    help="Compare both models under this recipe too, once around the model's memory (slow; "
+    "reported, not judged); may be given again.",
 )
 @out_option(beside=True, required=True, help="Checkpoint folder to write.")
 @json_option
@@ -86,7 +86,8 @@ def command(
     streams = _streams(source, data, steps, seed)
     made, report, packed = _work(source, preset, seed, streams, recipes)
     name = model if source.path is None else source.path.name  # whose disk it lay on is no matter
-    found = {"model": name, "check": report.to_json(), "recipes": packed}
+    recorded = [folder.resolve().name for folder in data]
+    found = {"model": name, "data": recorded, "check": report.to_json(), "recipes": packed}
     made.checkpoint.provenance["grown_from"].update(found)
     if not report.failures:
         save_checkpoint(out, made.checkpoint, card=card(name, made, report))
@@ -115,8 +116,9 @@ def _work(
 
         made = grow(source, preset, named(preset), seed, line("growing"))
         report = check(source, made.checkpoint, streams, line("checking"))
+        few = streams.first(5 * report.window // 4)
         packed = {
-            recipe: asdict(compare(source, made.checkpoint, streams, recipe, line(recipe)))
+            recipe: asdict(compare(source, made.checkpoint, few, recipe, line(recipe)))
             for recipe in recipes
         }
     return made, report, packed
@@ -154,16 +156,15 @@ def _streams(source: Checkpoint, data: tuple[Path, ...], steps: int, seed: int) 
         return streams
     window = ModelConfig.from_json(source.model).window
     each = -(-steps // window)
-    found = load_samples(
-        data, source.schema, actions, windows=ROBOTS * each, steps=window, seed=seed
-    ).used
-    if len(found) < ROBOTS * each:
+    needed = RECORDED * each
+    found = load_samples(data, source.schema, actions, windows=needed, steps=window, seed=seed).used
+    if len(found) < needed:
         raise UsageError(
-            f"--data holds {len(found)} windows of {window} steps, {ROBOTS} robots of {steps} "
-            f"steps need {ROBOTS * each}; record more, or give fewer --check-steps"
+            f"--data holds {len(found)} windows of {window} steps to check on, {steps} steps need "
+            f"{needed}; record more, or give fewer --check-steps"
         )
     joined = (
-        t.reshape(ROBOTS, each * window, *t.shape[2:])[:, :steps]
+        t.reshape(RECORDED, each * window, *t.shape[2:])[:, :steps]
         for t in (found.codes, found.values, found.previous)
     )
     return streams.joined(Streams(*joined))

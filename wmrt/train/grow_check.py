@@ -99,6 +99,8 @@ class Packed:
     ``source``: the source under the recipe against its own float32, for scale."""
 
     recipe: str
+    robots: int
+    steps: int
     grown: Difference
     source: Difference
 
@@ -113,9 +115,8 @@ def compare(
     """Both networks packed by round to nearest under ``recipe``, on the reference operators."""
     small, exact = walk(source, streams, recipe=recipe), walk(source, streams)
     large = walk(grown, streams, progress, recipe)
-    return Packed(
-        recipe, difference(small, large, recipe), difference(exact, small, f"float32, {recipe}")
-    )
+    changed = difference(exact, small, f"float32, {recipe}")
+    return Packed(recipe, *streams.shape, difference(small, large, recipe), changed)
 
 
 @torch.inference_mode()

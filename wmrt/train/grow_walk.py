@@ -42,6 +42,10 @@ class Streams:
     def shape(self) -> tuple[int, int]:
         return self.codes.shape[0], self.codes.shape[1]
 
+    def first(self, steps: int) -> Streams:
+        """The first ``steps`` of every robot."""
+        return Streams(*(tensor[:, :steps] for tensor in vars(self).values()))
+
     def joined(self, other: Streams) -> Streams:
         """More robots."""
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
