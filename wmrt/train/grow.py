@@ -14,13 +14,15 @@ of the source's times a power of two, and 4-bit codes are the source's codes.
 **Heads** r times as wide. Frequency i of the source is exactly frequency r i of the target, so its
 dimensions go there. Logits are divided by sqrt(r hd), hence queries have to be sqrt(r) larger. For
 r = 2 no bf16 matrix is; but a row reads c copies, and the sum of its c/2 different weights has the
-precision that one lacks (`grow_blocks._split`). Of the other dimensions of queries and keys, both
-weigh the pairs of copies against each other (+w, -w, ...): ordinary weights that see 0. Values have
-no phase and repeat. A score of the selector is divided by sqrt(n) for n copies of its dimensions;
-n is a square, and the query takes the factor.
+precision that one lacks (`grow_blocks._split`): (1 + 1/2 - 0.0858 + rounding) W. Of the other
+dimensions of queries and keys, both weigh the pairs of copies against each other (+w, -w, ...):
+ordinary weights that see 0. Values have no phase and repeat. Queries, keys and values are packed as
+one matrix, so their largest parts are brought to one factor (`grow_blocks._gain`). A score of the
+selector is divided by sqrt(n) for n copies of its dimensions; n is a square, and the query takes
+the factor.
 
-**Action knots** between two of the source's need a mean that bf16 cannot hold. Half of the copies
-hold the lower knot there and half the upper one; readers weigh copies equally.
+**Action knots** between two of the source's need a mean that bf16 cannot hold. In the middle half of
+the copies hold the lower knot and half the upper one; readers weigh copies equally.
 
 **Hashed memory.** mixed % (m R) % R = mixed % R: the table is m times the source's. The number of
 groups is part of the hash, so the source's is kept, as is everything in `grow_plan.KEPT`.
