@@ -21,8 +21,8 @@ one matrix, so their largest parts are brought to one factor (`grow_blocks._gain
 selector is divided by sqrt(n) for n copies of its dimensions; n is a square, and the query takes
 the factor.
 
-**Action knots** between two of the source's need a mean that bf16 cannot hold. In the middle half of
-the copies hold the lower knot and half the upper one; readers weigh copies equally.
+**Action knots** between two of the source's need a mean that bf16 cannot hold. In the middle, half
+of the copies hold the lower knot and half the upper one; readers weigh copies equally.
 
 **Hashed memory.** mixed % (m R) % R = mixed % R: the table is m times the source's. The number of
 groups is part of the hash, so the source's is kept, as is everything in `grow_plan.KEPT`.
