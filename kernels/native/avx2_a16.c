@@ -58,7 +58,8 @@ INLINE void unit(int format, const uint8_t *at, const wmrt_a16_unit *x, int unit
     decode(at, w);
     scales(format, at + WMRT_UNIT / 2, scale);
     for (int pair = 0; pair < 8; pair++) {
-        __m256 both = _mm256_set_m128(_mm_set1_ps(scale[2 * pair + 1]), _mm_set1_ps(scale[2 * pair]));
+        __m128 low = _mm_set1_ps(scale[2 * pair]), high = _mm_set1_ps(scale[2 * pair + 1]);
+        __m256 both = _mm256_set_m128(high, low);
         __m256 v[4];
         for (int i = 0; i < 4; i++)
             v[i] = values(w, i, pair, both);

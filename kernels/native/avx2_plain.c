@@ -49,7 +49,8 @@ INLINE void dot(int format, int batch, const wmrt_matrix *m, int n, const float 
             sum[b][j] = _mm256_fmadd_ps(w, _mm256_load_ps(x + b * width + k), sum[b][j]);
     }
     for (int b = 0; b < batch; b++) {
-        __m256 low = _mm256_add_ps(sum[b][0], sum[b][1]), high = _mm256_add_ps(sum[b][2], sum[b][3]);
+        __m256 low = _mm256_add_ps(sum[b][0], sum[b][1]);
+        __m256 high = _mm256_add_ps(sum[b][2], sum[b][3]);
         y[b * ldy + n] = wmrt_scaled(m, n, avx2_sum(_mm256_add_ps(low, high)));
     }
 }

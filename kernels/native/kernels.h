@@ -17,8 +17,8 @@
  * scale[l] is that of the group of 32 which block l (16 elements) lies in. offset[l] is the sum of
  * the block's codes times what the decoded codes are shifted by to be unsigned: 12 for E2M1 (held
  * as 2 x E2M1 + 12), 8 for INT4. A group that is not finite: scale not finite, codes 0.
- * Only an instruction set's own kernels read what its wmrt_prepare writes: where another form serves
- * them better, their header says so.
+ * Only an instruction set's own kernels read what its wmrt_prepare writes: where another form
+ * serves them better, their header says so.
  */
 typedef struct {
     int8_t code[WMRT_UNIT];
