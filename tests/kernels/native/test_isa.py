@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import numpy as np
 import pytest
 import torch
@@ -84,6 +86,24 @@ def test_integers_are_exact(driver: Driver, format: str, activation: str, seed: 
     (got,) = driver.run()
     levels, _ = oracle.weight_parts(weight)
     np.testing.assert_array_equal(got.view(np.float32), x.double().numpy() @ levels.T)
+
+
+@pytest.mark.parametrize(("format", "activation"), INT8[1:])
+def test_dot_products_of_32_are_integers(
+    driver: Driver, format: str, activation: str, seed: int
+) -> None:
+    """Halves of a group that cancel but for one small product: in floats they would leave more."""
+    rng = np.random.default_rng(seed)
+    most, least, other = (0x77, 0xFF, 0xFE) if format == "mxfp4" else (0xFF, 0x11, 0x12)
+    codes = torch.full((1, 16 if format == "mxfp4" else 64), 0 if format == "mxfp4" else 0x88)
+    codes[0, :8], codes[0, 8:16], codes[0, 8] = most, least, other
+    x = torch.full((16, 32), 127.0)
+    x[:, 16] = 1.0  # its weight is not minus that of element 0
+    x *= torch.from_numpy(rng.uniform(0.01, 0.02, (16, 1)).astype(np.float32))
+    weight = unit_scale(format, codes.to(torch.uint8), 32)
+    driver.multiply(Weight.of(weight, activation), x)
+    (got,) = driver.run()
+    answer(activation, x, weight).check(torch.from_numpy(got.view(np.float32)))
 
 
 @each_pair
@@ -236,6 +256,17 @@ def test_a_stream_reads_everything(driver: Driver, seed: int) -> None:
     for data, got in zip(blocks, driver.run(), strict=True):
         words = np.frombuffer(data + bytes(-len(data) % 8), np.uint64)
         assert got[0] == float(int(words.sum(dtype=np.uint64)))
+
+
+@pytest.mark.parametrize("driver", ["neon-dotprod"], indirect=True)
+def test_arm_without_dot_products_takes_the_portable_kernels(driver: Driver) -> None:
+    *runner, program = driver.command
+    if not runner:
+        pytest.skip("this is an Arm processor: only QEMU can be another one")
+    for cpu, name in (("max", "neon-dotprod"), ("cortex-a53", "portable")):
+        command = [runner[0], "-cpu", cpu, program]
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        assert said == f"{name}\n"
 
 
 @pytest.mark.full

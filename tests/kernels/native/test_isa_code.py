@@ -117,3 +117,12 @@ def test_int8_kernels_use_dot_products_and_whole_registers(loops: dict[str, list
             reads = [line for line in body if re.match(r"v\S+\s+[^%]*\(|v\S+\s.*\(%", line)]
             part = [line for line in reads if "zmm" not in line]
         assert len(part) <= 2, f"{name}: only scales are read by less than a register: {part}"
+
+
+@pytest.mark.full
+def test_the_whole_library_builds_for_arm(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    compiler, _ = toolchain("neon")
+    sources = sorted(NATIVE.glob("*.c"))
+    made = [compiled(compiler, STRICT, source, objects(request.config)) for source in sources]
+    link = ["-shared", "-pthread", "-Wl,-z,defs", "-lm", "-o", str(tmp_path / "_native.so")]
+    subprocess.run([compiler, *map(str, made), *link], check=True)

@@ -1,4 +1,5 @@
-/* Runs the kernels of an instruction set on requests from a file: driver REQUESTS RESULTS.
+/* Runs the kernels of an instruction set on requests from a file: driver REQUESTS RESULTS. Without
+ * arguments: names the instruction set that would be taken here.
  *
  * Each request is a `request`, then what its operation takes; its result is written as raw bytes.
  * Whatever a kernel reads or writes lies right before a page that may not be touched.
@@ -115,6 +116,8 @@ static void multiply(const request *r)
 
 int main(int count, char **names)
 {
+    if (count == 1)
+        return puts(wmrt_isa_name(wmrt_isa_best())) < 0;
     require(count == 3, "usage: driver REQUESTS RESULTS");
     in = fopen(names[1], "rb");
     out = fopen(names[2], "wb");
