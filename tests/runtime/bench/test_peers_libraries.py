@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def test_llama_cpp(kind: str) -> None:
     pytest.importorskip("llama_cpp", reason="the [peers] extra is not installed")
     arm = dict(zip(llama_cpp_decode.KINDS, llama_cpp_decode.build(SHAPES, 1), strict=True))[kind]
     assert not isinstance(arm, Missing), arm
-    assert arm.read_bytes * 8 == (WEIGHTS + 32 * 64) * {"Q4_0": 36, "MXFP4": 34}[kind] // 8
+    assert arm.read_bytes == WEIGHTS * {"Q4_0": 18, "MXFP4": 17}[kind] // 32
     json.dumps(dict(arm.detail))
     for _ in range(100):  # more positions than the context holds
         arm.step()
@@ -70,6 +71,14 @@ def test_llama_cpp_check_finds_wrong_weights(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(llama_reference, "packed", other)
     with pytest.raises(UnsupportedError, match="one layer's logits"):
         llama_cpp_decode.check(llama, gguf, model, "Q4_0", 1)
+
+
+def test_llama_cpp_says_why_it_does_not_load(tmp_path: Path) -> None:
+    llama = pytest.importorskip("llama_cpp", reason="the [peers] extra is not installed")
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF, but not")
+    with pytest.raises(UnsupportedError, match=r"does not load this model: .*GGUF"):
+        llama_cpp_decode.Decoder(llama, path, 32, 1)
 
 
 def test_a_k_of_no_whole_block_is_missing() -> None:

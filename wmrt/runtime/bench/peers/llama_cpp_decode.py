@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import tempfile
+from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -69,6 +70,7 @@ def _arm(shapes: Sequence[Shape], kind: str, threads: int) -> Arm:
         "past": PAST,
         "vocabulary": model.vocabulary,
         "system": llama.llama_print_system_info().decode().strip(),
+        "buffers": decoder.buffers,
     }
     detail = {
         **describe(["llama-cpp-python", "gguf"], settings),
@@ -102,6 +104,23 @@ def open_decoder(
         return Decoder(llama, path, model.vocabulary, threads), read
 
 
+_log: deque[str] = deque(maxlen=400)
+_callback: Any = None  # the library keeps a bare pointer to it
+
+
+def listen(llama: Any) -> deque[str]:
+    """The lines that llama.cpp logs, kept here from now on; it writes them to stderr otherwise."""
+    global _callback
+    if _callback is None:
+
+        def keep(level: int, text: bytes, data: object) -> None:
+            _log.append(text.decode("utf-8", "replace").strip())
+
+        _callback = llama.llama_log_callback(keep)
+    llama.llama_log_set(_callback, None)
+    return _log
+
+
 class Decoder:
     """One model and one context of llama.cpp, decoding a token at a time.
 
@@ -109,7 +128,8 @@ class Decoder:
     """
 
     def __init__(self, llama: Any, path: Path, vocabulary: int, threads: int) -> None:
-        require("llama_cpp._logger", "llama-cpp-python").set_verbose(False)
+        log = listen(llama)
+        log.clear()
         self._llama, self._vocabulary = llama, vocabulary
         self._context: Any = None
         llama.llama_backend_init()
@@ -117,7 +137,7 @@ class Decoder:
         settings.n_gpu_layers = 0
         self._model = llama.llama_model_load_from_file(str(path).encode(), settings)
         if not self._model:
-            raise UnsupportedError("llama.cpp does not load this model")
+            raise UnsupportedError(f"llama.cpp does not load this model: {' '.join(log):.300}")
         settings = llama.llama_context_default_params()
         settings.n_ctx, settings.n_batch, settings.n_ubatch = 64, 32, 32
         settings.n_threads = settings.n_threads_batch = threads
@@ -125,6 +145,8 @@ class Decoder:
         if not self._context:
             self.close()
             raise UnsupportedError("llama.cpp makes no context for this model")
+        #: Where the weights lie: ``CPU_REPACK`` are those packed for the processor.
+        self.buffers = [line for line in log if "model buffer size" in line]
         self._memory = llama.llama_get_memory(self._context)
         self._token = (llama.llama_token * 1)()
         self._batch = llama.llama_batch_get_one(self._token, 1)
