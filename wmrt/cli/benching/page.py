@@ -20,7 +20,9 @@ def render(
     title: str, rows: Sequence[Row], results: Mapping[str, Any], facts: Sequence[tuple[str, str]]
 ) -> str:
     """The page. ``results`` is plain JSON data, ``facts`` the identity in words."""
-    sections = [_table("Steps, ms", *show.latency(rows)), *_tables(results)]
+    tables = (show.latency(rows), show.floors(rows), show.segment_table(rows))
+    sections = [_table(head[0], head, body) for head, body in tables if body]
+    sections += _tables(results)
     sections += [_arm(row) for row in rows]
     parts = {
         "{{style}}": (Path(report.__file__).parent / "style.css").read_text("utf-8").strip(),

@@ -12,10 +12,12 @@ from wmrt.cli.benching import page, show
 from wmrt.cli.benching.fresh import cold_starts, memories
 from wmrt.cli.benching.identity import facts, resolved
 from wmrt.cli.benching.request import Request
-from wmrt.cli.benching.subject import Line, Stand, require_room, stand
+from wmrt.cli.benching.subject import Line, Stand, packed_weights, require_room, stand
 from wmrt.cli.benching.verdicts import gates, overall, shortfalls
 from wmrt.cli.common import console, falls_short, plain, progress, write_result
 from wmrt.core.errors import UnsupportedError
+from wmrt.quant import get_recipe
+from wmrt.runtime.bench.compute import nanoseconds_per_weight
 from wmrt.runtime.bench.floor import Floor, NativeStream
 from wmrt.runtime.bench.isolate import Measure, isolated
 from wmrt.runtime.bench.outcome import Row, label, ratios, row_of
@@ -37,6 +39,7 @@ def run(request: Request, effort: Effort, out: Path | None, json_path: Path | No
         starts = cold_starts(widest(own), request, say) if request.cold else []
         memory = memories(own, request, say) if request.resident else []
     fill_resident(rows, memory)
+    fill_compute(made, rows)
     results: dict[str, Any] = plain(
         {
             "subject": request.subject,
@@ -153,6 +156,20 @@ def fill_resident(rows: Sequence[Row], memory: Sequence[dict[str, Any]]) -> None
     known = {one["arm"]: one["resident"]["bytes"] for one in memory}
     for row in rows:
         row.figures["resident_bytes"] = known.get(row.label)
+
+
+def fill_compute(made: Stand, rows: Sequence[Row]) -> None:
+    """Milliseconds that the multiplications of a native step take with weights out of a cache."""
+    weights = {
+        line.arm: (get_recipe(line.arm.recipe), packed_weights(line.stored.checkpoint))
+        for line in made.lines
+        if line.stored is not None and line.arm.name == "native"
+    }
+    for row in rows:
+        recipe, count = weights.get(row.course.arm, (None, 0))
+        if recipe is not None and recipe.packs:
+            spent = nanoseconds_per_weight(recipe, row.work.batch) * count
+            row.figures["compute_floor_ms"] = spent / row.course.arm.threads / 1e6
 
 
 def notes(made: Stand, got: Sequence[Measure]) -> list[str]:

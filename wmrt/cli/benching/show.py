@@ -40,13 +40,14 @@ def latency(rows: Sequence[Row]) -> Words:
 
 def floors(rows: Sequence[Row]) -> Words:
     """Against the floor and the deadline, one line per arm and mode."""
-    head = "floor, deadline", "floor ms", "p50", "deadline ms", "misses", "streak", ""
+    head = "floor, deadline", "floor", "p50/floor", "compute", "deadline", "misses", "streak", ""
     body = []
     for row in rows:
         f = row.figures
         streak = "–" if f["misses"] is None else str(f["misses"]["longest_streak"])
         misses = "–" if f["deadline_misses"] is None else str(f["deadline_misses"])
-        gates = (ms(f["floor_ms"]), ratio(f["ratio_to_floor"]), ms(f["deadline"]), misses, streak)
+        near = ms(f["floor_ms"]), ratio(f["ratio_to_floor"]), ms(f["compute_floor_ms"])
+        gates = *near, ms(f["deadline"]), misses, streak
         body.append((short(row), *gates, f["noise"]["stamp"]))
     return head, body
 
@@ -61,21 +62,28 @@ def segment_table(rows: Sequence[Row]) -> Words:
             times = [ms(parts[name]["p50"]) if name in parts else "–" for name in named]
             late = "–" if wake is None else f"{ms(wake['p50'])} / {ms(wake['max'])}"
             body.append((short(row), *times, late))
-    return ("parts, p50 ms", *named, "wake-up p50 / max"), body
+    return ("parts, p50 ms", *named, "wake-up p50/max"), body
 
 
-def ratio_table(ratios: Sequence[Mapping[str, Any]]) -> Words:
-    """Time of one arm over another's, with the quartiles of the rounds."""
-    body = []
+def ratio_table(ratios: Sequence[Mapping[str, Any]], to: str | None = None) -> Words:
+    """Time of one arm over another's, with the quartiles of the rounds; only over arm ``to`` if
+    given, whose name then stands in the head alone."""
+    body: list[Sequence[str]] = []
     for pair in ratios:
-        if pair["comparable"]:
-            low, high = pair["iqr"]
-            said = f"{pair['median']:.3f}", f"{low:.3f} to {high:.3f}"
-            verdict = "differ" if pair["differs"] else "no difference (IQRs overlap)"
-        else:
-            said, verdict = ("–", "–"), f"not comparable: {pair['reason']}"
-        body.append((pair["arm"], pair["to"], pair["mode"], *said, verdict))
-    return ("arm", "over", "mode", "ratio", "IQR", ""), body
+        if to is not None and (pair["to"] != to or not pair["comparable"]):
+            continue
+        over = () if to is not None else (pair["to"],)
+        body.append((pair["arm"], *over, pair["mode"], *_ratio(pair)))
+    head = ("arm", "over") if to is None else (f"over {to}",)
+    return (*head, "mode", "ratio", "IQR", "differs"), body
+
+
+def _ratio(pair: Mapping[str, Any]) -> tuple[str, str, str]:
+    if not pair["comparable"]:
+        return "–", "–", f"not comparable: {pair['reason']}"
+    low, high = pair["iqr"]
+    differs = "yes" if pair["differs"] else "no: IQRs overlap"
+    return f"{pair['median']:.3g}", f"{low:.3g} to {high:.3g}", differs
 
 
 def cold_table(starts: Sequence[Mapping[str, Any]]) -> Words:
@@ -131,7 +139,7 @@ def in_words(figures: Mapping[str, Any]) -> str:
     t, floor = figures["step_ms"], figures["floor_ms"]
     said = f"{t['n']} steps: p50 {ms(t['p50'])}, p99 {ms(t['p99'])}, max {ms(t['max'])} ms."
     if floor is not None:
-        said += f" Floor {ms(floor)} ms, p50 is {ratio(figures['ratio_to_floor'])} of it."
+        said += f" Floor {ms(floor)} ms, p50 is {ratio(figures['ratio_to_floor'])} times that."
     if figures["misses"] is not None:
         causes = ", ".join(f"{cause} {n}" for cause, n in figures["misses"]["causes"].items())
         said += (
@@ -144,11 +152,12 @@ def in_words(figures: Mapping[str, Any]) -> str:
 def ms(value: float | None) -> str:
     if value is None:
         return "–"
-    return f"{value:.3f}" if value < 10 else f"{value:.2f}"
+    digits = 3 if value < 1 else 2 if value < 10 else 1 if value < 100 else 0
+    return f"{value:.{digits}f}"
 
 
 def ratio(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}x"
+    return "–" if value is None else f"{value:.2f}" if value < 100 else f"{value:.0f}"
 
 
 def mb(value: int | None) -> str:
@@ -158,8 +167,9 @@ def mb(value: int | None) -> str:
 def show(console: Console, title: str, rows: Sequence[Row], results: Mapping[str, Any]) -> None:
     """Print the tables; those with nothing in them are left out."""
     console.print(title, style="bold", markup=False, soft_wrap=True)
+    first = rows[0].label
     tables = (
-        *(latency(rows), floors(rows), segment_table(rows), ratio_table(results["ratios"])),
+        *(latency(rows), floors(rows), segment_table(rows), ratio_table(results["ratios"], first)),
         *(cold_table(results["cold_start"]), memory_table(results["memory"])),
     )
     for head, body in tables:
@@ -177,9 +187,8 @@ def show(console: Console, title: str, rows: Sequence[Row], results: Mapping[str
 def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", title=None)
     for index, name in enumerate(head):
-        first = index == 0
-        justify: JustifyMethod = "left" if first else "right"
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=first)
+        justify: JustifyMethod = "right" if index else "left"  # the first one makes room
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=index > 0)
     for row in body:
         table.add_row(*(Text(cell) for cell in row))
     return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from wmrt.cli.benching.request import DEFAULT_MODEL, DEFAULT_RECIPE, Request, require_memory
+from wmrt.core.errors import UnsupportedError
 from wmrt.model.checkpoint import Checkpoint, load_checkpoint
 from wmrt.model.config import ModelConfig, preset
 from wmrt.quant import get_recipe
@@ -18,7 +20,7 @@ from wmrt.runtime.bench.floor import buffer_bytes
 from wmrt.runtime.bench.model import build_arm
 from wmrt.runtime.bench.outcome import Work
 from wmrt.runtime.bench.weights import default_layout, preset_checkpoint
-from wmrt.runtime.build import linears
+from wmrt.runtime.build import KEEP_BF16, linears
 from wmrt.runtime.capacity import blueprint, ledger, stored_layout, stored_recipe
 
 Say = Callable[[str], None]
@@ -121,6 +123,8 @@ def stand(request: Request, say: Say) -> Iterator[Stand]:
                     for batch in request.batches:
                         say(f"building {executor} {one.name}, {threads} threads, batch {batch}")
                         _add(made, request, one, executor, threads, batch)
+        if not made.lines:
+            raise UnsupportedError("; ".join(m.reason for m in made.missing))
         if request.peers:
             _add_peers(made, request, weights[0].checkpoint, say)
         _mark_controls(made)
@@ -133,7 +137,13 @@ def stand(request: Request, say: Say) -> Iterator[Stand]:
 def _add(
     made: Stand, request: Request, one: Stored, executor: str, threads: int, batch: int
 ) -> None:
-    arm = build_arm(one.checkpoint, one.recipe, executor, threads, batch, request.device)
+    try:
+        arm = build_arm(one.checkpoint, one.recipe, executor, threads, batch, request.device)
+    except UnsupportedError as error:
+        if batch == 1:
+            raise
+        made.missing.append(Missing(f"{executor} {one.name} {threads}t b{batch}", str(error)))
+        return
     work = Work(network_hash(one.checkpoint), request.device, batch)
     made.lines.append(Line(arm, work, one))
 
@@ -166,6 +176,15 @@ def linear_shapes(checkpoint: Checkpoint) -> list[tuple[str, int, int]]:
     config = ModelConfig.from_json(checkpoint.model)
     network = blueprint(checkpoint.schema, config, checkpoint.actions, get_recipe("bf16"))
     return [(name, m.out_features, m.in_features) for name, m in linears(network).items()]
+
+
+def packed_weights(checkpoint: Checkpoint) -> int:
+    """Number of weights in the linear layers that a recipe packs."""
+    return sum(
+        n * k
+        for name, n, k in linear_shapes(checkpoint)
+        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in KEEP_BF16)
+    )
 
 
 def network_hash(checkpoint: Checkpoint) -> str:

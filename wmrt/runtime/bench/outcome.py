@@ -84,6 +84,7 @@ def row_of(course: Course, work: Work, floor: Floor, deadline_ms: float | None) 
         "enqueue_ms": segments.get("network") if work.device.startswith("cuda") else None,
         "floor_ms": floor_ms,
         "ratio_to_floor": None if floor_ms is None else times["p50"] / floor_ms,
+        "compute_floor_ms": None,
         "read_bytes": arm.read_bytes,
         "deadline": deadline_ms,
         "deadline_misses": None if misses is None else len(misses.steps),
