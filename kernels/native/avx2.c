@@ -2,20 +2,6 @@
 #if defined(__x86_64__)
 #include "avx2.h"
 
-void wmrt_avx2_odd_rows(const wmrt_matrix *m, const void *prepared, int batch, int begin, int end,
-                        float *y, int64_t ldy, wmrt_rows *rows)
-{
-    int units = wmrt_units(m->k), bytes = wmrt_unit_bytes(m->format);
-    for (int n = begin; n < end; n++) {
-        const uint8_t *scales = m->rows + n * m->stride + WMRT_UNIT / 2;
-        __m128i top = _mm_setzero_si128();
-        for (int u = 0; u < units; u++, scales += bytes)
-            top = avx2_top(m->format, top, scales);
-        if (avx2_is_odd(m->format, top))
-            rows(m, prepared, batch, n, n + 1, y, ldy);
-    }
-}
-
 static double stream(const void *data, size_t bytes)
 {
     const char *at = data;

@@ -24,6 +24,13 @@ WMRT_HIDDEN wmrt_rows wmrt_avx2_nvfp4_a8, wmrt_avx2_mxfp4_a8, wmrt_avx2_int4_a8;
 WMRT_HIDDEN wmrt_rows wmrt_avx2_nvfp4_a16, wmrt_avx2_mxfp4_a16;
 WMRT_HIDDEN wmrt_rows wmrt_avx2_f32, wmrt_avx2_bf16;
 
+/* The lines that a unit as far ahead begins in, and the next two. */
+INLINE void avx2_prefetch(const uint8_t *unit)
+{
+    for (int line = 0; line < 3; line++)
+        _mm_prefetch((const char *)unit + AHEAD + 64 * line, _MM_HINT_T0);
+}
+
 /* Sum of eight lanes: 4 and 4, 2 and 2, 1 and 1. */
 INLINE float avx2_sum(__m256 v)
 {
@@ -67,9 +74,5 @@ INLINE int avx2_is_odd(int format, __m128i top)
     __m128i least = _mm_set1_epi8((char)(format == WMRT_NVFP4 ? 0x7f : 0xff));
     return _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_max_epu8(top, least), top)) != 0;
 }
-
-/* Rows [begin, end) that have such a scale again, by the portable kernel. */
-WMRT_HIDDEN void wmrt_avx2_odd_rows(const wmrt_matrix *m, const void *prepared, int batch,
-                                    int begin, int end, float *y, int64_t ldy, wmrt_rows *rows);
 
 #endif
