@@ -22,7 +22,7 @@ from wmrt.quant.scales import Chosen
 from wmrt.quant.steps import Rescale
 
 COLUMNS = 128  # whole blocks of every 4-bit format, whose slope is kept up to date as they change
-SLICE = 1 << 14  # candidates of rows tried at a time: a column of them stays in a core's cache
+SLICE = 1 << 15  # candidates of rows tried at a time: 1.2 s for 2048x1024, 1.7 with half of it
 SPACING = 0.04  # of float16 candidates, relative; E4M3 has steps of 0.06 to 0.125
 E4M3_LARGEST = 0x7E
 E8M0_LARGEST = 254
@@ -123,7 +123,7 @@ class _Block:
         count, height = stored.shape
         size = decode_scales(stored, self.spec) * (self.chosen.global_scale or 1.0)
         divisor = size.masked_fill(size == 0, 1.0)
-        shift = 0.0 if self.chosen.zero_points is None else self._shift(rows)
+        shift = None if self.chosen.zero_points is None else self._shift(rows)
         diagonal = self.lower.diagonal()
         factor, weights = (self.lower / diagonal).float(), diagonal.square().tolist()
         wanted = target.repeat_interleave(count, 0).view(len(target), count * height)
@@ -131,9 +131,15 @@ class _Block:
         cost = torch.zeros(count, height)
         for j in range(len(target) - 1, -1, -1):
             aim = wanted[j].view(count, height)
-            levels = nearest((aim / divisor).add_(shift), self.spec.element).sub_(shift)
+            levels = aim / divisor
+            if shift is not None:
+                levels.add_(shift)
+            levels = nearest(levels, self.spec.element)
+            if shift is not None:
+                levels.sub_(shift)
             torch.mul(levels, size, out=values[j])
-            cost.addcmul_(values[j] - aim, values[j] - aim, value=weights[j])
+            off = torch.sub(values[j], aim, out=levels)
+            cost.addcmul_(off, off, value=weights[j])
             if j > 0:
                 error = (values[j] - target[j]).flatten()
                 wanted[:j].addr_(factor[j, :j], error, alpha=-1.0)
