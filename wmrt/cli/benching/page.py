@@ -28,7 +28,7 @@ def render(
         "{{style}}": (Path(report.__file__).parent / "style.css").read_text("utf-8").strip(),
         "{{title}}": escape(title),
         "{{subtitle}}": _stamp(results["noise"]),
-        "{{notes}}": "".join(f"<li>{escape(note)}</li>" for note in results["notes"]),
+        "{{notes}}": "".join(f"<li>{escape(note)}</li>" for note in _notes(results)),
         "{{sections}}": "\n".join(sections),
         "{{facts}}": "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in facts),
         "{{raw}}": escape(json.dumps(results, indent=1, allow_nan=False)),
@@ -54,6 +54,11 @@ def write(path: Path, text: str) -> None:
     """Write the page whole or not at all; `UsageError` if it cannot be."""
     with replacing(path) as temporary:
         temporary.write_text(text, "utf-8")
+
+
+def _notes(results: Mapping[str, Any]) -> list[str]:
+    told = [*show.cold_notes(results["cold_start"]), *show.flat_notes(results["memory"])]
+    return [*results["notes"], *told]
 
 
 def _stamp(noise: Mapping[str, Any]) -> str:

@@ -105,23 +105,18 @@ def cold_notes(starts: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def memory_table(found: Sequence[Mapping[str, Any]]) -> Words:
-    """Resident bytes against the ledger, and whether they stay."""
+    """Resident bytes against the ledger."""
     body = []
     for one in found:
-        flat = one["flat"]
-        said = "not asked for" if flat is None else _flat(flat)
-        sizes = [mb(one[key]["bytes"]) for key in ("resident", "rss", "pss")]
-        body.append(
-            (
-                one["arm"],
-                sizes[0],
-                mb(one["ledger_bytes"]),
-                ratio(one["ratio_to_ledger"]),
-                *sizes[1:],
-                said,
-            )
-        )
-    return ("arm", "resident", "ledger", "ratio", "RSS", "PSS", "flat"), body
+        resident, rss, pss = (mb(one[key]["bytes"]) for key in ("resident", "rss", "pss"))
+        ledger = mb(one["ledger_bytes"])
+        body.append((one["arm"], resident, ledger, ratio(one["ratio_to_ledger"]), rss, pss))
+    return ("memory, MB", "resident", "ledger", "ratio", "(RSS", "PSS)"), body
+
+
+def flat_notes(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Whether memory stays, a line for each arm that was watched."""
+    return [f"memory of {x['arm']}: {_flat(x['flat'])}" for x in found if x["flat"] is not None]
 
 
 def _flat(flat: Mapping[str, Any]) -> str:
@@ -129,8 +124,8 @@ def _flat(flat: Mapping[str, Any]) -> str:
     if own is None or planted is None:
         return str(flat["verdict"])
     return (
-        f"{flat['verdict']}: {own:,.0f} B per 1,000 of {flat['steps']:,} steps; "
-        f"planted leak {planted:,.0f}"
+        f"{flat['verdict']}, {own:,.0f} bytes per 1,000 steps over {flat['steps']:,} steps; with "
+        f"the planted leak {planted:,.0f}"
     )
 
 
@@ -161,7 +156,7 @@ def ratio(value: float | None) -> str:
 
 
 def mb(value: int | None) -> str:
-    return "–" if value is None else f"{value / 1e6:.1f} MB"
+    return "–" if value is None else f"{value / 1e6:.1f}"
 
 
 def show(console: Console, title: str, rows: Sequence[Row], results: Mapping[str, Any]) -> None:
@@ -177,7 +172,8 @@ def show(console: Console, title: str, rows: Sequence[Row], results: Mapping[str
             console.print(_table(head, body))
     for one in results["missing"]:
         console.print(f"missing {one['name']}: {one['reason']}", markup=False)
-    for note in [*cold_notes(results["cold_start"]), *results["notes"]]:
+    told = [*cold_notes(results["cold_start"]), *flat_notes(results["memory"])]
+    for note in [*told, *results["notes"]]:
         console.print(note, markup=False)
     noise = results["noise"]
     said = "" if not noise["reasons"] else f": {'; '.join(noise['reasons'])}; not a pass"
