@@ -84,7 +84,7 @@ INLINE void every(int format, const wmrt_matrix *m, const wmrt_a16_unit *x, int 
         for (int b = 0; b < batch; b++)
             sum[b] = _mm256_setzero_ps();
         for (int u = 0; u < units; u++, at += bytes) {
-            avx2_prefetch(at);
+            avx2_prefetch(format, at);
             unit(format, at, x + u, units, batch, sum);
             top = avx2_top(format, top, at + WMRT_UNIT / 2);
         }

@@ -1,12 +1,6 @@
 /* Which kernels an instruction set has, and the size of activations prepared for them. */
 #include "rows.h"
 
-#if defined(__x86_64__)
-#pragma weak wmrt_kernels_avx512
-#elif defined(__aarch64__)
-#pragma weak wmrt_kernels_neon
-#endif
-
 const wmrt_kernels *wmrt_kernels_of(int isa)
 {
     if (!wmrt_isa_usable(isa))
