@@ -3,7 +3,7 @@
  * What bounds it, nvfp4, batch 1, weights in the first cache: 50 vector instructions in 256 weights
  * (144 bytes), 12.5 cycles of Zen 3's four pipes. Shuffles and shifts (16) compete for two of them
  * with multiplications (14) and the rest: 16.9 cycles in a bare loop, 18.4 here with the end of the
- * row, 25 GB/s a core at 3.24 GHz. Loading activations once for 2 or 4 rows changes nothing in that.
+ * row, 25 GB/s a core at 3.24 GHz. Loading activations once for 2 or 4 rows does not change that.
  * A batch of 2, 4, 8 takes 34, 55, 109 cycles, bound by instructions.
  */
 #if defined(__x86_64__)
