@@ -67,6 +67,7 @@ def test_a_peer_is_an_arm_until_it_is_closed() -> None:
     arm.step()
     arm.step()
     assert (arm.name, arm.recipe, arm.threads, arm.read_bytes) == ("fake", "bf16", 2, 10)
+    assert {arm: 1}[arm] == 1
     arm.close()
     arm.close()
     assert calls == ["step", "step", "close"]

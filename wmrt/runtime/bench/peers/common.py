@@ -65,7 +65,7 @@ def check_threads(threads: int) -> int:
     return threads
 
 
-@dataclass
+@dataclass(eq=False)  # an arm is itself, and a key
 class Peer:
     """An arm around one call of another library; see `wmrt.runtime.bench.arms.Arm`."""
 
