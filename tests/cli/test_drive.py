@@ -155,7 +155,7 @@ def test_model_drives_with_three_channels(folder: Path, tmp_path: Path) -> None:
     run = results["run"]
     assert run["levels"] == [0, 1, 2, 3]
     assert run["channels"] == ["model nvfp4", "model bf16", "rule"]
-    assert set(run["consensus"]["kernels"]) == {"linear_bf16.reference"}
+    assert set(run["consensus"]["kernels"]) == {"linear_bf16.native"}
     assert results["summary"]["resident_bytes"] == sum(run["report"]["bytes"].values()) > 0
     assert results["summary"]["step_ms"]["p50"] < results["summary"]["act_ms"]["p50"]
     (row,) = results["episodes"]

@@ -81,11 +81,11 @@ def test_every_gate_has_a_verdict_and_its_evidence(
     found = document["results"]["gates"]
     assert list(found) == ["G1", "G2", "G3", "G4"]
     assert gates(document)["G1"] == gates(document)["G2"] == "pass"
-    assert found["G4"]["verdict"] == "missing" and "reference" in found["G4"]["evidence"]["reason"]
-    assert status == (1 if found["G3"]["verdict"] == "fail" else 0)
+    assert "bf16 takes" in found["G4"]["evidence"]["reason"]  # how long is this machine's affair
+    assert status == (1 if "fail" in (found["G3"]["verdict"], found["G4"]["verdict"]) else 0)
     linears = found["G1"]["evidence"]["linears"]
     assert {row["kernel"] for row in linears if row["layer"].startswith("blocks")} == {
-        "linear_nvfp4_a8.reference"
+        "linear_nvfp4_a8.native"
     }
     assert all(row["excluded"] for row in linears if row["layer"].startswith("action_head"))
     evidence = found["G2"]["evidence"]

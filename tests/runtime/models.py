@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,15 @@ def tiny(seed: int, schema: StateSchema | None = None, **changes: object) -> Che
         network.dynamics.delta_scale.uniform_(0.1, 1.0)
         network.dynamics.fill.uniform_(0.0, 5.0)
     return to_checkpoint(network, None, {"env": "toy/Toy-v0"})
+
+
+def eager(checkpoint: Checkpoint, **options: Any) -> WorldModel:
+    """A model that torch steps, operator by operator."""
+    return WorldModel.from_checkpoint(checkpoint, executor="eager", **options)
+
+
+#: The same of a folder.
+eager_from = partial(WorldModel.from_pretrained, executor="eager")
 
 
 def states(schema: StateSchema, count: int, seed: int) -> list[dict[str, Any]]:

@@ -10,13 +10,22 @@ import numpy as np
 import pytest
 import torch
 
-from tests.runtime.models import PACKING, RECIPES, drive, same, states, tensors_within, tiny
+from tests.runtime.models import (
+    PACKING,
+    RECIPES,
+    drive,
+    eager,
+    eager_from,
+    same,
+    states,
+    tensors_within,
+    tiny,
+)
 from wmrt.core.errors import UsageError
 from wmrt.kernels import LinearOp
 from wmrt.model.checkpoint import load_checkpoint
 from wmrt.model.linear import Linear
 from wmrt.quant import QuantizedTensor, get_recipe, quantize
-from wmrt.runtime import WorldModel
 from wmrt.runtime.build import linears
 
 OPS = {
@@ -39,7 +48,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_trunk_linear_runs_the_recipes_operator_and_the_action_head_bf16(
     recipe: str, seed: int
 ) -> None:
-    model = WorldModel.from_checkpoint(tiny(seed), recipe=recipe)
+    model = eager(tiny(seed), recipe=recipe)
     called: list[tuple[str, str]] = []
     for name, layer in linears(model.network).items():
         op = layer._op
@@ -68,7 +77,7 @@ def test_every_trunk_linear_runs_the_recipes_operator_and_the_action_head_bf16(
 def test_nothing_but_the_reported_tensors_is_held(recipe: str, seed: int) -> None:
     # sizes such that no other matrix has the shape of a linear layer
     apart = {"embed": 48, "mlp_hidden": 56, "dyn_hidden": 52, "head_hidden": 80, "table_rows": 72}
-    model = WorldModel.from_checkpoint(tiny(seed, **apart), recipe=recipe)
+    model = eager(tiny(seed, **apart), recipe=recipe)
     report = model.report()
     drive(model, states(model.schema, 3, seed))
     model.reset()
@@ -91,7 +100,7 @@ def test_nothing_but_the_reported_tensors_is_held(recipe: str, seed: int) -> Non
 @pytest.mark.parametrize("recipe", PACKING)
 def test_no_step_leaves_a_wide_weight_anywhere_in_the_process(recipe: str, seed: int) -> None:
     checkpoint = tiny(seed, ffn=416)  # (832, 64) is no other tensor's shape in this process
-    model = WorldModel.from_checkpoint(checkpoint, recipe=recipe)
+    model = eager(checkpoint, recipe=recipe)
     drive(model, states(model.schema, 3, seed))
     wide = [n for n, t in checkpoint.tensors.items() if tuple(t.shape) == (832, 64)]
     assert len(wide) == 2
@@ -111,7 +120,7 @@ def test_no_step_leaves_a_wide_weight_anywhere_in_the_process(recipe: str, seed:
 @pytest.mark.parametrize("recipe", PACKING)
 def test_report_counts_what_the_format_costs(recipe: str, seed: int) -> None:
     checkpoint = tiny(seed)
-    report = WorldModel.from_checkpoint(checkpoint, recipe=recipe).report()
+    report = eager(checkpoint, recipe=recipe).report()
     trunk = {n: t for n, t in checkpoint.tensors.items() if n.startswith("blocks.") and t.ndim == 2}
     packed = [quantize(t.float(), recipe) for t in trunk.values()]
     assert report.bytes["packed_codes"] == sum(q.codes.numel() for q in packed)
@@ -129,7 +138,7 @@ def test_report_counts_what_the_format_costs(recipe: str, seed: int) -> None:
 @pytest.mark.parametrize("recipe", OPS)
 def test_packed_layers_compute_what_their_weights_say(recipe: str, seed: int) -> None:
     checkpoint = tiny(seed)
-    model = WorldModel.from_checkpoint(checkpoint, recipe=recipe)
+    model = eager(checkpoint, recipe=recipe)
     generator = torch.Generator().manual_seed(seed)
     for name, layer in linears(model.network).items():
         stored = checkpoint.tensors[f"{name}.weight"].float()
@@ -148,9 +157,9 @@ def test_packed_layers_compute_what_their_weights_say(recipe: str, seed: int) ->
 
 @pytest.mark.parametrize("recipe", OPS)
 def test_saving_and_loading_is_equal_bit_for_bit(recipe: str, tmp_path: Path, seed: int) -> None:
-    first = WorldModel.from_checkpoint(tiny(seed), recipe=recipe)
+    first = eager(tiny(seed), recipe=recipe)
     first.save_pretrained(tmp_path / "saved", card=CARD)
-    again = WorldModel.from_pretrained(tmp_path / "saved")
+    again = eager_from(tmp_path / "saved")
     assert again.recipe == first.recipe == get_recipe(recipe)
     assert again.report().kernels == first.report().kernels
     assert again.report().bytes == first.report().bytes
@@ -166,20 +175,18 @@ def test_saving_and_loading_is_equal_bit_for_bit(recipe: str, tmp_path: Path, se
 def test_a_packed_checkpoint_runs_its_recipe_and_no_other(
     recipe: str, tmp_path: Path, seed: int
 ) -> None:
-    WorldModel.from_checkpoint(tiny(seed), recipe=recipe).save_pretrained(tmp_path / "c", card=CARD)
-    assert WorldModel.from_pretrained(tmp_path / "c", recipe=recipe).recipe.name == recipe
+    eager(tiny(seed), recipe=recipe).save_pretrained(tmp_path / "c", card=CARD)
+    assert eager_from(tmp_path / "c", recipe=recipe).recipe.name == recipe
     for other in OPS:
         if other != recipe:
             with pytest.raises(UsageError, match=f"packed as {recipe}; it cannot run {other}"):
-                WorldModel.from_pretrained(tmp_path / "c", recipe=other)
+                eager_from(tmp_path / "c", recipe=other)
 
 
 def test_packed_codes_stay_the_mapped_file(tmp_path: Path, seed: int) -> None:
-    WorldModel.from_checkpoint(tiny(seed), recipe="nvfp4").save_pretrained(
-        tmp_path / "c", card=CARD
-    )
+    eager(tiny(seed), recipe="nvfp4").save_pretrained(tmp_path / "c", card=CARD)
     checkpoint = load_checkpoint(tmp_path / "c")
-    model = WorldModel.from_checkpoint(checkpoint)
+    model = eager(checkpoint)
     for name, layer in linears(model.network).items():
         if layer.weight is None:
             assert layer.codes.data_ptr() == checkpoint.tensors[f"{name}.codes"].data_ptr()
@@ -189,11 +196,11 @@ def test_a_recipe_of_ones_own_leaves_out_what_it_excludes(tmp_path: Path, seed: 
     from dataclasses import replace
 
     recipe = replace(get_recipe("nvfp4"), name="mine", exclude=("*.down", "blocks.0.*"))
-    model = WorldModel.from_checkpoint(tiny(seed), recipe=recipe)
+    model = eager(tiny(seed), recipe=recipe)
     packed = {n for n, op in model.report().layers.items() if op == OPS["nvfp4"]}
     assert packed == {"blocks.1.qkv", "blocks.1.out", "blocks.1.gate_up"}
     model.save_pretrained(tmp_path / "c", card=CARD)
-    again = WorldModel.from_pretrained(tmp_path / "c")
+    again = eager_from(tmp_path / "c")
     assert again.recipe == recipe and again.report().layers == model.report().layers
 
 
@@ -201,7 +208,7 @@ def test_recipes_differ_but_agree_on_the_action_roughly(seed: int) -> None:
     checkpoint, stream = tiny(seed), None
     actions = {}
     for recipe in RECIPES:
-        model = WorldModel.from_checkpoint(checkpoint, recipe=recipe)
+        model = eager(checkpoint, recipe=recipe)
         stream = stream or states(model.schema, 20, seed)
         actions[recipe] = np.array([s.chunk for s in drive(model, stream)])
     for recipe in PACKING:
@@ -209,7 +216,7 @@ def test_recipes_differ_but_agree_on_the_action_roughly(seed: int) -> None:
 
 
 def test_linears_are_the_only_quantizable_layers(seed: int) -> None:
-    model = WorldModel.from_checkpoint(tiny(seed), recipe="nvfp4")
+    model = eager(tiny(seed), recipe="nvfp4")
     for module in model.network.modules():
         if isinstance(module, Linear):
             assert (module.weight is None) == (module.recipe is not None and module.recipe.packs)

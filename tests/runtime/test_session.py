@@ -93,7 +93,7 @@ def test_sampling_draws_bins_as_often_as_they_are_probable(seed: int) -> None:
     bins = head.centers
     probability = logits[0, 0].softmax(-1).numpy()
     with torch.inference_mode():
-        draws = torch.cat([session._choose(logits, session.output.chunk) for _ in range(800)])
+        draws = torch.cat([session.choice.action(logits, session.output.chunk) for _ in range(800)])
     for dim in range(2):
         index = (draws[:, dim, None] == bins).int().argmax(-1)
         assert torch.equal(bins[index], draws[:, dim])

@@ -10,14 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.runtime.models import drive, same, states, tiny
+from tests.runtime.models import drive, eager, eager_from, same, states, tiny
 from wmrt.core.errors import CheckpointError, QuantizationError, UsageError, WmrtError
 from wmrt.kernels import linear as pick
 from wmrt.kernels import registry
 from wmrt.model.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from wmrt.quant import get_recipe
 from wmrt.quant.layouts import LaidOut, from_layout, stored
-from wmrt.runtime import WorldModel
 from wmrt.runtime.build import build_network, linears, to_checkpoint
 
 CPU = torch.device("cpu")
@@ -37,7 +36,7 @@ def packed(seed: int, recipe: str, layout: str | None) -> Checkpoint:
 
 def refused(checkpoint: Checkpoint) -> str:
     with pytest.raises(WmrtError) as caught:
-        WorldModel.from_checkpoint(checkpoint)
+        eager(checkpoint)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -49,8 +48,8 @@ def test_a_stored_layout_acts_as_the_canonical_one_and_is_saved_again(
     save_checkpoint(tmp_path / "c", packed(seed, recipe, layout), card="x")
     loaded = load_checkpoint(tmp_path / "c")
     assert loaded.quantization is not None and loaded.quantization["layout"] == layout
-    model = WorldModel.from_pretrained(tmp_path / "c")
-    plain = WorldModel.from_checkpoint(packed(seed, recipe, None))
+    model = eager_from(tmp_path / "c")
+    plain = eager(packed(seed, recipe, None))
     stream = states(model.schema, 12, seed)
     for a, b in zip(drive(model, stream), drive(plain, stream), strict=True):
         assert same(a, b)
@@ -87,9 +86,9 @@ def test_tensors_are_those_the_layout_names(layout: str, recipe: str, seed: int)
 
 def test_float_and_bf16_have_no_layout(seed: int) -> None:
     source = tiny(seed)
-    report = WorldModel.from_checkpoint(source).report()
+    report = eager(source).report()
     assert report.layout == {"stored": None, "running": None, "converted": False}
-    report = WorldModel.from_checkpoint(source, recipe="nvfp4").report()
+    report = eager(source, recipe="nvfp4").report()
     assert report.layout == {"stored": None, "running": "canonical", "converted": False}
     network = build_network(source, "bf16", CPU).network
     for recipe in (None, get_recipe("bf16")):
@@ -105,10 +104,10 @@ def test_nothing_is_repacked_for_an_operator_that_reads_it(
     native = replace(reference, layout=layout, function=lambda x, w: reference(x, _canonical(w)))
     key = ("nvfp4", "int8-g32", "reference")
     save_checkpoint(tmp_path / "c", packed(seed, "nvfp4", layout), card="x")
-    plain = WorldModel.from_pretrained(tmp_path / "c")
+    plain = eager_from(tmp_path / "c")
     monkeypatch.setitem(registry._OPS, key, native)
     checkpoint = load_checkpoint(tmp_path / "c")
-    model = WorldModel.from_checkpoint(checkpoint)
+    model = eager(checkpoint)
     for name, module in linears(model.network).items():
         for part, tensor in module.named_buffers():
             assert tensor.data_ptr() == checkpoint.tensors[f"{name}.{part}"].data_ptr()
@@ -149,7 +148,7 @@ def test_a_contract_that_cannot_be_read(change: dict[str, Any], match: str, seed
     checkpoint = packed(seed, "w4a8", "gpu_gemv")
     changed = replace(checkpoint, quantization={**(checkpoint.quantization or {}), **change})
     with pytest.raises(CheckpointError, match=f"^checkpoint: quantization: .*{match}"):
-        WorldModel.from_checkpoint(changed)
+        eager(changed)
 
 
 @pytest.mark.parametrize("key", ["recipe", "layout"])

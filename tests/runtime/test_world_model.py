@@ -280,7 +280,7 @@ def test_every_kind_of_schema_steps_imagines_and_round_trips(
 
 @pytest.mark.parametrize("selector", ["learned", "full", "recent"])
 def test_imagining_equals_stepping_by_hand(selector: str, seed: int) -> None:
-    model = model_of(seed, selector=selector, recipe="bf16")
+    model = model_of(seed, selector=selector, recipe="bf16", executor="eager")
     drive(model, states(model.schema, 25, seed))
     rng = np.random.default_rng(seed)
     plan = rng.uniform(-1, 1, (6, 2)).astype(np.float32)
@@ -386,7 +386,8 @@ def test_what_cannot_be_had_is_an_error_with_its_reason(seed: int) -> None:
 
 def test_requested_and_resolved_are_told_apart(seed: int) -> None:
     data = model_of(seed).report().to_json()
-    assert data["requested"] == {"recipe": None, "device": "cpu", "graph": "auto"}
+    asked = {"recipe": None, "device": "cpu", "graph": "auto", "executor": "auto", "threads": None}
+    assert data["requested"] == asked
     resolved = data["resolved"]
     assert (resolved["recipe"], resolved["device"], resolved["graph"]) == ("bf16", "cpu", False)
     assert "needs a CUDA device" in resolved["graph_reason"]

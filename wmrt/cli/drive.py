@@ -33,6 +33,18 @@ if TYPE_CHECKING:
     help="bf16, nvfp4, mxfp4, w4a8, ... Default: nvfp4, or what a packed checkpoint stores.",
 )
 @click.option("--device", default="cpu", show_default=True, metavar="DEVICE")
+@click.option(
+    "--executor",
+    type=click.Choice(["auto", "native", "eager"]),
+    default="auto",
+    show_default=True,
+    help="What steps the model: native code, torch, or native code where it can be had.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(1),
+    help="That step the model. Default: every processor but one, or 1 with several --jobs.",
+)
 @click.option("--episodes", type=click.IntRange(1), default=5, show_default=True)
 @click.option(
     "--seed",
@@ -61,6 +73,8 @@ def command(
     model: str,
     recipe: str | None,
     device: str,
+    executor: str,
+    threads: int | None,
     episodes: int,
     seed: int,
     jobs: int,
@@ -77,10 +91,11 @@ def command(
     from wmrt.cli.driving.stand import Plan
 
     deadline = jobs == 1 and not no_deadline
-    # One core stays free for the rest of the loop: with every core, single calls stalled for 80 to
-    # 190 ms whenever anything else ran.
-    threads = max(1, machine.usable_cpus() - 1) if jobs == 1 else 1
-    plan = Plan(env_name, model, recipe, device, not no_breakers, deadline, threads)
+    if threads is None:
+        # One core stays free for the rest of the loop: with every core, single calls stalled for 80
+        # to 190 ms whenever anything else ran.
+        threads = max(1, machine.usable_cpus() - 1) if jobs == 1 else 1
+    plan = Plan(env_name, model, recipe, device, not no_breakers, deadline, threads, executor)
     _run(plan, range(seed, seed + episodes), jobs, out, json_path)
 
 

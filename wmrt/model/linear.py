@@ -55,6 +55,11 @@ class Linear(nn.Module):
         """Name of the operator that runs."""
         return "linear_float.torch" if self._op is None else self._op.name
 
+    @property
+    def read_layout(self) -> str:
+        """The layout that the operator reads; a weight stored in another is converted at load."""
+        return "canonical" if self._op is None else self._op.layout
+
     def packed_bytes(self) -> int:
         """Bytes of the weight as held now, scales included."""
         held = [*self.parameters(recurse=False), *self.buffers(recurse=False)]

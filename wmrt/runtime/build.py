@@ -40,12 +40,12 @@ def plan_recipes(network: Network, recipe: Recipe) -> dict[str, Recipe]:
     }
 
 
-def pack_network(network: Network, recipe: Recipe) -> Network:
+def pack_network(network: Network, recipe: Recipe, implementation: str = "reference") -> Network:
     """Pack the float linear layers of ``network`` in place."""
     plan = plan_recipes(network, recipe)
     for name, module in linears(network).items():
         try:
-            module.pack(plan[name])
+            module.pack(plan[name], implementation)
         except WmrtError as error:
             raise type(error)(f"{name}: {error}") from None
     return network.eval()
@@ -111,10 +111,8 @@ class Built:
     recipe: Recipe
 
 
-def build_network(
-    checkpoint: Checkpoint, recipe: str | Recipe | None, device: torch.device
-) -> Built:
-    """Network of ``checkpoint`` under ``recipe`` (None: as stored).
+def running_recipe(checkpoint: Checkpoint, recipe: str | Recipe | None) -> Recipe:
+    """What ``checkpoint`` runs under ``recipe`` (None: as stored).
 
     A packed checkpoint runs its own recipe and no other: there is no way back to the float weights.
     """
@@ -126,10 +124,25 @@ def build_network(
             f"the checkpoint is packed as {stored.name}; it cannot run {wanted.name}: "
             f"load the bf16 checkpoint for that, or ask for {stored.name}"
         )
-    network = _load(checkpoint, contract)
-    if stored is None:
-        pack_network(network, wanted)
-    return Built(network.to(device).eval(), stored or wanted)
+    return stored or wanted
+
+
+def build_network(
+    checkpoint: Checkpoint,
+    recipe: str | Recipe | None,
+    device: torch.device,
+    implementation: str = "reference",
+) -> Built:
+    """Network of ``checkpoint`` under ``recipe``, see `running_recipe`.
+
+    With the implementation ``native`` only `Linear` layers and ActionQuant can be called: all other
+    parameters stay bfloat16 as stored, for the native step to read.
+    """
+    chosen, contract = running_recipe(checkpoint, recipe), _contract(checkpoint)
+    network = _load(checkpoint, contract, implementation)
+    if contract is None:
+        pack_network(network, chosen, implementation)
+    return Built(network.to(device).eval(), chosen)
 
 
 def float_network(checkpoint: Checkpoint) -> Network:
@@ -182,9 +195,12 @@ def _expected(network: Network) -> dict[str, tuple[tuple[int, ...], torch.dtype]
     }
 
 
-def _load(checkpoint: Checkpoint, contract: _Contract | None) -> Network:
-    """Network with the checkpoint's tensors. Small weights are widened to float32; packed
-    ones stay views of the mapped file, unless their operator reads another layout."""
+def _load(
+    checkpoint: Checkpoint, contract: _Contract | None, implementation: str = "reference"
+) -> Network:
+    """Network with the checkpoint's tensors. Small weights are widened to float32, but for the
+    native step; packed ones stay views of the mapped file, unless their operator reads another
+    layout."""
     try:
         config = ModelConfig.from_json(checkpoint.model)
     except UsageError as error:
@@ -193,12 +209,26 @@ def _load(checkpoint: Checkpoint, contract: _Contract | None) -> Network:
     if contract is not None:
         plan = plan_recipes(network, contract.recipe)
         for name, module in linears(network).items():
-            module.expect(plan[name], layout=contract.layout)
+            module.expect(plan[name], implementation, contract.layout)
     check_tensors(_expected(network), checkpoint.tensors)
     own = network.state_dict()
+    kept = read_as_stored(network) if implementation == "native" else set()
     converted = {
-        name: t if own[name].is_meta or own[name].dtype == t.dtype else t.to(own[name].dtype)
+        name: t
+        if name in kept or own[name].is_meta or own[name].dtype == t.dtype
+        else t.to(own[name].dtype)
         for name, t in checkpoint.tensors.items()
     }
     network.load_state_dict(converted, strict=True, assign=True)
     return network
+
+
+def read_as_stored(network: Network) -> set[str]:
+    """Parameters that the native step reads in bfloat16: all but the trunk linears', and those of
+    ActionQuant, which belong to whoever receives a chunk."""
+    apart = {f"{name}.weight" for name in linears(network)}
+    return {
+        name
+        for name, _ in network.named_parameters()
+        if name not in apart and not name.startswith("action_quant.")
+    }

@@ -12,9 +12,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from wmrt.core.errors import WmrtError
+from wmrt.core.errors import UnsupportedError, WmrtError
 from wmrt.core.types import ActionSpec
-from wmrt.kernels import linear as pick
 from wmrt.model.checkpoint import Checkpoint, check_tensors
 from wmrt.model.checkpoint_config import TensorSpecs
 from wmrt.model.config import ModelConfig
@@ -36,7 +35,8 @@ from wmrt.quant.ledger import (
     stored_bytes,
     weight_entry,
 )
-from wmrt.runtime.build import linears, plan_recipes
+from wmrt.runtime.build import linears, plan_recipes, read_as_stored
+from wmrt.runtime.executor import check_executor, native_refusal
 
 #: Calls of the action embedding in one step: the action before, and the one whose consequences are
 #: predicted.
@@ -49,35 +49,57 @@ def blueprint(
     actions: ActionSpec,
     recipe: Recipe,
     layout: str = "canonical",
+    implementation: str = "reference",
 ) -> Network:
     """The network as a checkpoint packed by ``recipe`` in ``layout`` stores it, without numbers, on
-    the meta device."""
+    the meta device, ready for one implementation of its linear layers."""
     with torch.device("meta"):
         network = Network(schema, config, actions)
     plan = plan_recipes(network, recipe)
     for name, module in linears(network).items():
-        module.expect(plan[name], layout=layout)
+        module.expect(plan[name], implementation, layout)
+    kept = read_as_stored(network) if implementation == "native" else set()
+    for name, parameter in network.named_parameters():
+        if name in kept:
+            parameter.data = parameter.data.to(torch.bfloat16)
     return network
 
 
-def estimate(checkpoint: Checkpoint, recipe: str | Recipe, layout: str = "canonical") -> Ledger:
+def estimate(
+    checkpoint: Checkpoint,
+    recipe: str | Recipe,
+    layout: str = "canonical",
+    executor: str = "auto",
+) -> Ledger:
     """What ``checkpoint``'s network takes under ``recipe``, its packed weights stored in
-    ``layout``; reads none of its tensors.
+    ``layout``, stepped on this machine's CPU by ``executor``; reads none of its tensors.
 
     ``bf16`` is what a float checkpoint stores.
     """
     config, chosen = ModelConfig.from_json(checkpoint.model), get_recipe(recipe)
-    return ledger(blueprint(checkpoint.schema, config, checkpoint.actions, chosen, layout))
+    own = _implementation(executor, chosen, config)
+    return ledger(blueprint(checkpoint.schema, config, checkpoint.actions, chosen, layout, own))
 
 
-def measure(checkpoint: Checkpoint) -> Ledger:
+def _implementation(executor: str, recipe: Recipe, config: ModelConfig) -> str:
+    """Of the linear layers under an executor; ``auto`` as `WorldModel.from_checkpoint` decides."""
+    check_executor(executor, None)
+    if executor == "eager":
+        return "reference"
+    refused = native_refusal(recipe, config.selector, torch.device("cpu"))
+    if refused is not None and executor == "native":
+        raise UnsupportedError(f"executor=native cannot be had: {refused}")
+    return "native" if refused is None else "reference"
+
+
+def measure(checkpoint: Checkpoint, executor: str = "auto") -> Ledger:
     """What the checkpoint's tensors take. One that does not fit its own configuration is an error.
 
     Bytes in memory and bytes read stay estimates: nothing runs here.
     """
     config, recipe = ModelConfig.from_json(checkpoint.model), stored_recipe(checkpoint)
-    layout = stored_layout(checkpoint)
-    network = blueprint(checkpoint.schema, config, checkpoint.actions, recipe, layout)
+    layout, own = stored_layout(checkpoint), _implementation(executor, recipe, config)
+    network = blueprint(checkpoint.schema, config, checkpoint.actions, recipe, layout, own)
     check_tensors(stored_specs(network), checkpoint.tensors)
     for name, module in linears(network).items():
         if module.weight is None:
@@ -144,14 +166,8 @@ def _packed(prefix: str, module: nn.Module, stored: Mapping[str, Tensor] | None)
         size = sum(_bytes(t) for name, t in stored.items() if name.startswith(f"{prefix}."))
     form, shape = module.recipe.weight_format, (module.out_features, module.in_features)
     entry = weight_entry(prefix, form, shape, size, how)
-    held = Figure(stored_bytes(stored_tensors(_read_layout(module), form, shape)), "estimated")
+    held = Figure(stored_bytes(stored_tensors(module.read_layout, form, shape)), "estimated")
     return [replace(entry, held=held, read=held)]
-
-
-def _read_layout(module: Linear) -> str:
-    """The layout that the operator of a packed linear reads; another one is converted at load."""
-    assert module.recipe is not None  # packed
-    return pick(module.recipe.weight_format, module.recipe.activation).layout
 
 
 def _plain(
@@ -180,7 +196,7 @@ def _originals(network: Network, specs: TensorSpecs) -> int:
     """Bytes of the stored forms of tensors that are widened at load. Packed codes that are read as
     they are stored keep the file mapped, and with it the pages of everything read from it."""
     packed = [m for m in linears(network).values() if m.weight is None]
-    if all(m.stored_layout != _read_layout(m) for m in packed):
+    if all(m.stored_layout != m.read_layout for m in packed):
         return 0
     own = network.state_dict()
     widened = {name: dtype for name, (_, dtype) in specs.items() if own[name].dtype != dtype}

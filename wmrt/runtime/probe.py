@@ -32,6 +32,8 @@ from wmrt.model.schema import UNKNOWN, StateSchema
 from wmrt.quant import Recipe, get_recipe
 from wmrt.quant.resident import Resident, measure_resident
 from wmrt.runtime.build import linears, to_checkpoint
+from wmrt.runtime.native_session import NativeSession
+from wmrt.runtime.native_watch import watch_native
 from wmrt.runtime.world_model import WorldModel
 
 STEPS = 100
@@ -153,9 +155,14 @@ def watch(model: WorldModel) -> Iterator[dict[str, dict[str, Any]]]:
     """Fills a record per linear layer while the model steps: ``calls``, ``kernel`` names seen,
     dtypes of ``input``, ``weight`` and ``output``, and ``deviation``: the largest difference to
     the reference operator on the same inputs, relative to that output's largest magnitude."""
+    session, modules = model.session, linears(model.network)
+    if isinstance(session, NativeSession):
+        with watch_native(session.state, modules, _reference) as found:
+            yield found
+        return
     seen: dict[str, dict[str, Any]] = {}
     hooks = []
-    for name, module in linears(model.network).items():
+    for name, module in modules.items():
         record = seen[name] = {"calls": 0, "kernels": [], "deviation": 0.0}
         hooks.append(module.register_forward_hook(_watcher(record)))
     try:

@@ -25,7 +25,8 @@ class RunReport:
         kernels: operator name to the number of linear layers that run it.
         layers: linear layer to its operator.
         bytes: held per part, computed from the tensors: packed_codes, scales, bf16_linears,
-            layout_padding, float_linears, other_weights, ring.
+            layout_padding, float_linears, other_weights, ring, and under the native executor
+            workspace: what its steps write, and its own copies of vectors.
         layout: of the packed weights: ``stored`` in the checkpoint, ``running`` (what the operators
             read), both None where nothing is packed or it was packed after loading; ``converted``
             says whether loading had to rearrange them.
@@ -91,15 +92,22 @@ def layouts(network: Network) -> dict[str, Any]:
 
 
 def build_report(
-    network: Network, requested: dict[str, Any], resolved: dict[str, Any], ring_bytes: int
+    network: Network,
+    requested: dict[str, Any],
+    resolved: dict[str, Any],
+    ring_bytes: int,
+    workspace: int = 0,
 ) -> RunReport:
     """Read what will run off the built network itself."""
+    held = held_bytes(network, ring_bytes)
+    if workspace:
+        held["workspace"] = workspace
     kernels = {name: m.kernel for name, m in network.named_modules() if isinstance(m, Linear)}
     return RunReport(
         requested,
         resolved,
         dict(Counter(kernels.values())),
         kernels,
-        held_bytes(network, ring_bytes),
+        held,
         layouts(network),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor
 from wmrt.core.errors import UnsupportedError, UsageError
 from wmrt.model.heads import Prediction
 from wmrt.model.network import Network, Ring
+from wmrt.runtime.imagination import next_q, roll
+from wmrt.runtime.step import Rollout
 
 GRAPH_MODES = ("auto", "on", "off")
 
@@ -48,20 +51,27 @@ class Output:
     action: Tensor
     prediction: Prediction
 
+    def clone(self) -> Output:
+        """A copy in memory of its own."""
+        parts = {name: tensor.clone() for name, tensor in vars(self.prediction).items()}
+        return Output(
+            self.hidden.clone(),
+            self.logits.clone(),
+            self.chunk.clone(),
+            self.action.clone(),
+            Prediction(**parts),
+        )
 
-class Session:
-    """Steps ``network`` for one robot. Every buffer is allocated here; a step copies into them.
 
-    Args:
-        network: in eval mode, packed or not; shared between sessions.
-        seed: of a generator of its own (sampling, exploration, random selector).
-        action_noise: standard deviation of exploration noise on the action, 0 for none.
-        sample, temperature: sample the action bins instead of decoding the mode.
+class Choice:
+    """How a robot picks its action: the chunk's first row, or drawn, or with exploration noise.
+
+    Args: see `Session`.
     """
 
     def __init__(
         self,
-        network: Network,
+        centers: Tensor,
         *,
         seed: int = 0,
         action_noise: float = 0.0,
@@ -74,17 +84,76 @@ class Session:
             raise UsageError("temperature applies only with sample=True")
         if not action_noise >= 0:
             raise UsageError(f"action_noise must not be negative, got {action_noise}")
-        self.network, self.seed = network, seed
-        self.action_noise, self.sample, self.temperature = action_noise, sample, temperature
-        device = network.increments.device
-        columns, actions = len(network.schema.columns), len(network.actions)
+        self._centers = centers
+        self.seed, self.action_noise = seed, action_noise
+        self.sample, self.temperature = sample, temperature
+        self.generator = torch.Generator(device=centers.device).manual_seed(seed)
+
+    @property
+    def draws(self) -> bool:
+        """Whether chance plays a part."""
+        return self.sample or self.action_noise > 0
+
+    def action(self, logits: Tensor, chunk: Tensor) -> Tensor:
+        """float32[1, A] from logits [1, H, A, bins] and the decoded chunk [1, H, A]."""
+        action = chunk[:, 0]
+        if self.sample:
+            probability = (logits[0, 0] / self.temperature).softmax(dim=-1)
+            drawn = torch.multinomial(probability, 1, generator=self.generator).squeeze(-1)
+            action = self._centers[drawn].unsqueeze(0)
+        if self.action_noise > 0:
+            noise = torch.randn(action.shape, generator=self.generator, device=action.device)
+            action = (action + self.action_noise * noise).clamp(-1, 1)
+        return action
+
+
+class Session:
+    """Steps ``network`` for one robot. Every buffer is allocated here; a step copies into them.
+
+    Args:
+        network: in eval mode, packed or not; shared between sessions.
+        seed: of a generator of its own (sampling, exploration, random selector); 0.
+        action_noise: standard deviation of exploration noise on the action, 0 for none.
+        sample, temperature: sample the action bins instead of decoding the mode; False, 1.
+    """
+
+    def __init__(self, network: Network, **options: Any) -> None:
+        self.network, self.options = network, options
+        self.choice = Choice(network.action_head.centers, **options)
+        self.ring: Ring
+        self.codes: Tensor
+        self.values: Tensor
+        self.previous: Tensor
         with torch.inference_mode():
-            self.ring: Ring = network.new_ring()
-            self.codes = torch.zeros(1, columns, dtype=torch.int64, device=device)
-            self.values = torch.zeros(1, columns, device=device)
-            self.previous = torch.zeros(1, actions, device=device)
-        self.generator = torch.Generator(device=device).manual_seed(seed)
+            self._allocate()
         self.output: Output | None = None
+
+    def _allocate(self) -> None:
+        network, device = self.network, self.network.increments.device
+        columns, actions = len(network.schema.columns), len(network.actions)
+        self.ring = network.new_ring()
+        self.codes = torch.zeros(1, columns, dtype=torch.int64, device=device)
+        self.values = torch.zeros(1, columns, device=device)
+        self.previous = torch.zeros(1, actions, device=device)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes that steps write besides the ring, where they are known; torch's are not."""
+        return 0
+
+    @property
+    def seed(self) -> int:
+        """What `reset` starts the generator from."""
+        return self.choice.seed
+
+    @property
+    def generator(self) -> torch.Generator:
+        """Of this session alone: sampling, exploration, the random selector."""
+        return self.choice.generator
+
+    def fresh(self) -> Session:
+        """Another session on the same network with the same settings."""
+        return Session(self.network, **self.options)
 
     @torch.inference_mode()
     def reset(self) -> None:
@@ -108,17 +177,37 @@ class Session:
         hidden = network.step(self.codes, self.values, self.previous, self.ring, self.generator)
         logits = network.action_head(hidden)
         chunk = network.action_head.decode(logits)
-        action = self._choose(logits, chunk)
+        action = self.choice.action(logits, chunk)
         self.output = Output(hidden, logits, chunk, action, network.predict(hidden, action))
         return self.output
 
-    def _choose(self, logits: Tensor, chunk: Tensor) -> Tensor:
-        action = chunk[:, 0]
-        if self.sample:
-            probability = (logits[0, 0] / self.temperature).softmax(dim=-1)
-            drawn = torch.multinomial(probability, 1, generator=self.generator).squeeze(-1)
-            action = self.network.action_head.centers[drawn].unsqueeze(0)
-        if self.action_noise > 0:
-            noise = torch.randn(action.shape, generator=self.generator, device=action.device)
-            action = (action + self.action_noise * noise).clamp(-1, 1)
-        return action
+    @torch.inference_mode()
+    def consequences(self) -> tuple[NDArray[np.int64], float, float]:
+        """Of the last step: the next state's integers [F], reward, probability to continue."""
+        assert self.output is not None  # the caller stepped
+        prediction, dynamics = self.output.prediction, self.network.dynamics
+        q = next_q(self.network, prediction, self.codes, self.values)[0]
+        reward = float(dynamics.decode_reward(prediction)[0])
+        return q, reward, float(prediction.proceed[0].sigmoid())
+
+    @torch.inference_mode()
+    def imagine(self, plan: Tensor) -> Rollout:
+        """What follows plan float32[N, T, A] from the last step's state; advances nothing."""
+        assert self.output is not None  # the caller checked
+        count, device = len(plan), self.codes.device
+        return roll(
+            self.network,
+            self.ring.repeat(count),
+            self.output.hidden.repeat(count, 1),
+            self.codes.repeat(count, 1),
+            self.values.repeat(count, 1),
+            plan.to(device),
+            torch.Generator(device=device).manual_seed(self.seed),
+        )
+
+    def take(self, other: Session) -> None:
+        """The last state and output of `other`, as copies."""
+        with torch.inference_mode():
+            self.codes.copy_(other.codes)
+            self.values.copy_(other.values)
+        self.output = None if other.output is None else other.output.clone()

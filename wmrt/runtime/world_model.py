@@ -17,10 +17,11 @@ from wmrt.model.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from wmrt.model.network import Network
 from wmrt.model.schema import StateSchema
 from wmrt.quant import Recipe
-from wmrt.runtime.build import build_network, to_checkpoint
+from wmrt.runtime.build import to_checkpoint
 from wmrt.runtime.checks import check_action, check_plan, resolve_device
-from wmrt.runtime.imagination import next_q, roll
-from wmrt.runtime.report import RunReport, build_report, layouts
+from wmrt.runtime.executor import build, resolve
+from wmrt.runtime.native_session import session_of
+from wmrt.runtime.report import RunReport, build_report
 from wmrt.runtime.session import Output, Session, resolve_graph
 from wmrt.runtime.snapshot import Origin, Snapshot, content_hash
 from wmrt.runtime.step import Rollout, Step
@@ -56,6 +57,8 @@ class WorldModel:
         device: str = "cpu",
         verify: Literal["cached", "always"] = "cached",
         graph: str = "auto",
+        executor: str = "auto",
+        threads: int | None = None,
         **session: Any,
     ) -> WorldModel:
         """Load a packaged name, a folder or a hub repository (``owner/name``).
@@ -64,6 +67,10 @@ class WorldModel:
             recipe: ``bf16``, ``nvfp4``, ``mxfp4``, ``w4a8``, ...; None takes what is stored.
             device: torch device; a CUDA device that is not there is an `UnsupportedError`.
             graph: ``auto``, ``on`` (a CUDA Graph or an error) or ``off``.
+            executor: ``native`` (one call of native code a step), ``eager`` (torch), or ``auto``:
+                native where it can be had. `report` says what runs and why.
+            threads: that step the model; None: every processor but one under the native executor,
+                what torch is set to under the eager one, where a number is set for the process.
             session: seed, action_noise, sample, temperature; see `Session`.
 
         Raises:
@@ -71,7 +78,15 @@ class WorldModel:
             UsageError, UnsupportedError: a request that is wrong, or cannot be had exactly.
         """
         checkpoint = load_checkpoint(name_or_path, revision=revision, verify=verify)
-        return cls.from_checkpoint(checkpoint, recipe=recipe, device=device, graph=graph, **session)
+        return cls.from_checkpoint(
+            checkpoint,
+            recipe=recipe,
+            device=device,
+            graph=graph,
+            executor=executor,
+            threads=threads,
+            **session,
+        )
 
     @classmethod
     def from_checkpoint(
@@ -81,33 +96,32 @@ class WorldModel:
         recipe: str | Recipe | None = None,
         device: str = "cpu",
         graph: str = "auto",
+        executor: str = "auto",
+        threads: int | None = None,
         **session: Any,
     ) -> WorldModel:
         """`from_pretrained` for a checkpoint that is already open."""
         target = resolve_device(device)
         resolved_graph = resolve_graph(graph, target)
-        built = build_network(checkpoint, recipe, target)
-        own = Session(built.network, **session)
+        built, used = build(checkpoint, recipe, target, executor, threads)
+        network = built.network
+        own = session_of(network, used.native, **session)
         requested = {
             "recipe": recipe.name if isinstance(recipe, Recipe) else recipe,
             "device": device,
             "graph": graph,
+            "executor": executor,
+            "threads": threads,
         }
         resolved = {
-            "recipe": built.recipe.name,
-            "weight_format": built.recipe.weight_format,
-            "activation": built.recipe.activation,
-            "layout": layouts(built.network)["running"],
+            **resolve(built, used),
             "device": str(target),
-            "executor": "eager",
             "graph": resolved_graph.used,
             "graph_reason": resolved_graph.reason,
-            "threads": torch.get_num_threads(),
-            "torch": torch.__version__,
         }
-        report = build_report(built.network, requested, resolved, own.ring.nbytes)
+        report = build_report(network, requested, resolved, own.ring.nbytes, own.workspace_bytes)
         return cls(
-            built.network,
+            network,
             built.recipe,
             report,
             own,
@@ -173,18 +187,17 @@ class WorldModel:
     @torch.inference_mode()
     def _decode(self, out: Output) -> dict[str, Any]:
         """The part of a `Step` that is read off the network's output."""
-        network = self.network
-        following = next_q(network, out.prediction, self.session.codes, self.session.values)
+        following, reward, proceed = self.session.consequences()
+        chunk = out.chunk[0].cpu().clone()  # a step keeps what it was given
         return {
-            "action": out.action[0].cpu().numpy(),
-            "chunk": out.chunk[0].cpu().numpy(),
-            "packed": network.action_quant.pack(out.chunk[0].cpu()),
-            "predicted": self.schema.decode(following[0]),
-            "reward": float(network.dynamics.decode_reward(out.prediction)[0]),
-            "proceed": float(out.prediction.proceed[0].sigmoid()),
+            "action": out.action[0].cpu().clone().numpy(),
+            "chunk": chunk.numpy(),
+            "packed": self.network.action_quant.pack(chunk),
+            "predicted": self.schema.decode(following),
+            "reward": reward,
+            "proceed": proceed,
         }
 
-    @torch.inference_mode()
     def imagine(self, actions: ArrayLike) -> Rollout:
         """What follows if ``actions`` are taken from the state of the last `step`.
 
@@ -195,18 +208,7 @@ class WorldModel:
         """
         if self.session.output is None:
             raise UsageError("imagine needs a state to start from; call step first")
-        plan = check_plan(actions, self.actions)
-        mine, count = self.session, len(plan)
-        generator = torch.Generator(device=mine.codes.device).manual_seed(mine.seed)
-        return roll(
-            self.network,
-            mine.ring.repeat(count),
-            self.session.output.hidden.repeat(count, 1),
-            mine.codes.repeat(count, 1),
-            mine.values.repeat(count, 1),
-            plan.to(mine.codes.device),
-            generator,
-        )
+        return self.session.imagine(check_plan(actions, self.actions))
 
     def reset(self) -> None:
         """Start a new episode: no past states, the neutral action before."""
@@ -215,14 +217,7 @@ class WorldModel:
 
     def fork(self) -> WorldModel:
         """Another robot on the same weights, with a copy of this one's memory so far."""
-        mine = self.session
-        other = Session(
-            self.network,
-            seed=mine.seed,
-            action_noise=mine.action_noise,
-            sample=mine.sample,
-            temperature=mine.temperature,
-        )
+        other = self.session.fresh()
         twin = WorldModel(
             self.network,
             self.recipe,
@@ -232,20 +227,18 @@ class WorldModel:
             self.weights_sha256,
         )
         twin.restore(self.snapshot())
-        with torch.inference_mode():
-            other.codes.copy_(mine.codes)
-            other.values.copy_(mine.values)
-        other.output = mine.output
+        other.take(self.session)
         return twin
 
-    def _origin(self) -> Origin:
+    def origin(self) -> Origin:
+        """Whose a snapshot of this model is."""
         network, recipe = self.network.config.to_json(), self.recipe.to_json()
         return Origin(self.schema.hash, network, self.weights_sha256, recipe)
 
     def snapshot(self) -> Snapshot:
         """A copy of the session (ring, step counter, generator, last action) and whose it is."""
         return Snapshot(
-            self._origin(),
+            self.origin(),
             self.session.ring.clone().tensors(),
             self.session.generator.get_state(),
             self._last_action,
@@ -258,7 +251,7 @@ class WorldModel:
             UsageError: it was taken of other weights or under another recipe (or schema, or network
                 shape), named in the message; nothing is changed then.
         """
-        self._origin().require_same(snapshot.origin)
+        self.origin().require_same(snapshot.origin)
         with torch.inference_mode():
             for name, tensor in self.session.ring.tensors().items():
                 tensor.copy_(snapshot.tensors[name])

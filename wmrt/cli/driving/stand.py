@@ -24,7 +24,7 @@ DEFAULT_RECIPE = "nvfp4"
 class Plan:
     """What to run; plain data, so that another process can set up the same.
 
-    ``threads`` is what a model computes with; None leaves it to torch.
+    ``threads`` is what a model computes with; None leaves it to the executor.
     """
 
     env: str
@@ -34,6 +34,12 @@ class Plan:
     breakers: bool = True
     deadline: bool = True
     threads: int | None = None
+    executor: str = "auto"
+
+    @property
+    def model_options(self) -> dict[str, Any]:
+        """How a model is built, but for its recipe."""
+        return {"device": self.device, "executor": self.executor, "threads": self.threads}
 
     @property
     def arm(self) -> str:
@@ -111,7 +117,7 @@ def _model_arm(plan: Plan, env: Any) -> Stand:
     recipe = plan.recipe
     if recipe is None and not packed:
         recipe = DEFAULT_RECIPE
-    model = WorldModel.from_checkpoint(checkpoint, recipe=recipe, device=plan.device)
+    model = WorldModel.from_checkpoint(checkpoint, recipe=recipe, **plan.model_options)
     report = model.report()
     account = Account(
         levels=(0, 1, 2) if plan.breakers else (),
@@ -129,7 +135,7 @@ def _model_arm(plan: Plan, env: Any) -> Stand:
     elif guard is not None:
         # The same graph twice would always agree, so a bf16 run is checked by a quantized one.
         other = DEFAULT_RECIPE if model.recipe.name == "bf16" else "bf16"
-        twin = WorldModel.from_checkpoint(checkpoint, recipe=other, device=plan.device)
+        twin = WorldModel.from_checkpoint(checkpoint, recipe=other, **plan.model_options)
         _warm_up(twin, env)
         channels = (Channel.from_policy(f"model {other}", twin), Channel("rule", env.rule_action))
         guard = replace(guard, channels=channels)

@@ -1,0 +1,133 @@
+"""Which executor steps a model: the native one in a single call, or torch operator by operator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from wmrt.core import machine
+from wmrt.core.errors import UnsupportedError, UsageError
+from wmrt.kernels import linear as pick
+from wmrt.kernels.native import step as abi
+from wmrt.kernels.native.library import ACTIVATIONS, FORMATS, Pool, isa
+from wmrt.model.checkpoint import Checkpoint
+from wmrt.model.network import Network
+from wmrt.quant import Recipe, get_recipe
+from wmrt.runtime.build import Built, build_network, running_recipe
+from wmrt.runtime.native_model import NativeModel
+from wmrt.runtime.native_state import NativeExecutor, NativeState
+from wmrt.runtime.report import layouts
+
+EXECUTORS = ("auto", "native", "eager")
+
+
+@dataclass(frozen=True)
+class ResolvedExecutor:
+    """What steps, on how many threads, and why; `isa` is the native one's instruction set."""
+
+    name: str
+    reason: str
+    threads: int
+    isa: str | None = None
+    native: NativeExecutor | None = None
+
+    @property
+    def implementation(self) -> str:
+        """Of the linear operators."""
+        return "reference" if self.name == "eager" else "native"
+
+
+def default_threads() -> int:
+    """All processors this process may use but one, which watchdogs and I/O keep; at least 1."""
+    return max(1, machine.usable_cpus() - 1)
+
+
+def check_executor(executor: str, threads: int | None) -> None:
+    """Raise `UsageError` for a name or a number that is none."""
+    if executor not in EXECUTORS:
+        raise UsageError(f"executor {executor!r} is unknown; allowed: {', '.join(EXECUTORS)}")
+    usable = machine.usable_cpus()
+    if threads is not None and not 1 <= threads <= usable:
+        raise UsageError(f"threads={threads}: 1 to {usable}, the processors this process may use")
+
+
+def native_refusal(recipe: Recipe, selector: str, device: torch.device) -> str | None:
+    """Why the native executor cannot step such a model here; None if it can."""
+    if device.type != "cpu":
+        return f"it runs on the CPU, and the device is {device}"
+    if selector not in abi.SELECTORS:
+        return f"it has no {selector} selector, only {', '.join(abi.SELECTORS)}"
+    try:
+        chosen = isa()
+        for own in (recipe, get_recipe("bf16")):
+            form, activation = own.weight_format, own.activation
+            pick(form, activation, "native")
+            numbers = FORMATS.get(form), ACTIVATIONS.get(activation)
+            if None in numbers or abi.kernel_isa(chosen.number, *numbers) is None:  # type: ignore[arg-type]
+                return f"{chosen.name} has no kernel for {form} weights with {activation}"
+    except UnsupportedError as error:
+        return str(error)
+    return None
+
+
+def build_native(network: Network, threads: int | None) -> ResolvedExecutor:
+    """The native executor of a network built with its operators.
+
+    Raises `UnsupportedError` for sizes or values it does not take.
+    """
+    count = default_threads() if threads is None else threads
+    model, chosen = NativeModel(network), isa()
+    pool = None if count == 1 else Pool(count)
+    native = NativeExecutor(model, chosen, count, pool)
+    NativeState(network, native)  # refuses what no state can be made for
+    return ResolvedExecutor("native", "", count, chosen.name, native)
+
+
+def eager(reason: str, threads: int | None) -> ResolvedExecutor:
+    """Torch, on `threads` threads if given: a setting of the whole process."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return ResolvedExecutor("eager", reason, torch.get_num_threads())
+
+
+def build(
+    checkpoint: Checkpoint,
+    recipe: str | Recipe | None,
+    device: torch.device,
+    executor: str,
+    threads: int | None,
+) -> tuple[Built, ResolvedExecutor]:
+    """The network and what steps it: with ``auto`` the native executor unless something stands
+    against it; `UnsupportedError` says what if ``native`` was asked for."""
+    check_executor(executor, threads)
+    if executor == "eager":
+        used = eager("asked for", threads)
+        return build_network(checkpoint, recipe, device), used
+    wanted, selector = running_recipe(checkpoint, recipe), str(checkpoint.model.get("selector"))
+    reason = native_refusal(wanted, selector, device)
+    if reason is None:
+        try:
+            built = build_network(checkpoint, recipe, device, "native")
+            return built, build_native(built.network, threads)
+        except UnsupportedError as error:
+            reason = str(error)
+    if executor == "native":
+        raise UnsupportedError(f"executor=native cannot be had: {reason}")
+    return build_network(checkpoint, recipe, device), eager(reason, threads)
+
+
+def resolve(built: Built, used: ResolvedExecutor) -> dict[str, Any]:
+    """What runs, as the run report says it."""
+    return {
+        "recipe": built.recipe.name,
+        "weight_format": built.recipe.weight_format,
+        "activation": built.recipe.activation,
+        "layout": layouts(built.network)["running"],
+        "executor": used.name,
+        "executor_reason": used.reason,
+        "isa": used.isa,
+        "threads": used.threads,
+        "torch": torch.__version__,
+    }

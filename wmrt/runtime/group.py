@@ -1,0 +1,187 @@
+"""Up to 16 robots that share each read of the weights."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from wmrt.core.errors import UnsupportedError, UsageError
+from wmrt.kernels.native.step import DECODE, HEAD, PREDICT, ROBOTS, TRUNK
+from wmrt.model.encoded import Encoded
+from wmrt.runtime.checks import check_action
+from wmrt.runtime.native_session import (
+    NativeSession,
+    next_integers,
+    other_columns,
+    output_of,
+)
+from wmrt.runtime.native_state import NativeState
+from wmrt.runtime.snapshot import Snapshot
+from wmrt.runtime.step import Step
+from wmrt.runtime.world_model import WorldModel
+
+_BATCH_AXIS = {"keys": 1, "values": 1}
+
+
+class SessionGroup:
+    """Robots on one model, each with a memory of its own; a step reads the weights once for all.
+
+    What a robot answers is bit for bit what it would answer alone. Robot i draws its exploration
+    noise from the model's seed plus i. Not thread-safe.
+
+    Args:
+        model: under the native executor. Its own session is not touched.
+        robots: 1 to 16.
+
+    Raises:
+        UsageError: another number of robots.
+        UnsupportedError: the model runs eagerly; the message says why.
+    """
+
+    def __init__(self, model: WorldModel, robots: int) -> None:
+        session = model.session
+        if not isinstance(session, NativeSession):
+            reason = model.report().resolved["executor_reason"]
+            raise UnsupportedError(
+                f"a group needs the native executor, and this model runs eagerly ({reason}); "
+                "use one fork of the model per robot"
+            )
+        if not 1 <= robots <= ROBOTS:
+            raise UsageError(f"robots={robots}: 1 to {ROBOTS} share one read of the weights")
+        self.model, self.robots = model, robots
+        self._state = NativeState(model.network, session.executor, robots)
+        self._rows = {name: tensor.numpy() for name, tensor in self._state.arrays.items()}
+        self._own = [session.fresh_choice(session.seed + i) for i in range(robots)]
+        self._numbers = model.network.numeric_index.numpy()
+        self._others = other_columns(model.network)
+        self._last = [tuple(model.schema.neutral)] * robots
+
+    def step(
+        self,
+        states: Sequence[Any],
+        previous_actions: Sequence[Sequence[float] | NDArray[np.float32] | None] | None = None,
+        *,
+        robots: Sequence[int] | None = None,
+        strict: bool = False,
+    ) -> list[Step]:
+        """One control step of the robots named, all by default; see `WorldModel.step`.
+
+        Args:
+            states: one per robot that steps, in their order.
+            previous_actions: one per state, None for the one returned last.
+            robots: which robots step, each at most once; the others stay where they are.
+
+        Raises `UsageError` for lengths or robots that do not fit; nothing is advanced then.
+        """
+        begin = time.perf_counter_ns()
+        chosen = self._chosen(robots, len(states), previous_actions)
+        given = [None] * len(chosen) if previous_actions is None else list(previous_actions)
+        before = [
+            self._last[robot] if action is None else check_action(action, self.model.actions)
+            for robot, action in zip(chosen, given, strict=True)
+        ]
+        read = [self.model.schema.encode(state, strict=strict) for state in states]
+        encoded = time.perf_counter_ns()
+        self._run(chosen, read, before)
+        ran = time.perf_counter_ns()
+        answers = self._answers(chosen, read)
+        end = time.perf_counter_ns()
+        timing = {
+            "encode": encoded - begin,
+            "network": ran - encoded,
+            "decode": end - ran,
+            "total": end - begin,
+        }
+        return [Step(**answer, timing_ns=dict(timing)) for answer in answers]
+
+    def reset(self, robot: int | None = None) -> None:
+        """Start a new episode for one robot, or for all."""
+        for i in range(self.robots) if robot is None else [self._index(robot)]:
+            for part in self._ring_of(i).values():
+                part.zero_()
+            self._own[i].generator.manual_seed(self._own[i].seed)
+            self._last[i] = tuple(self.model.schema.neutral)
+
+    def snapshot(self, robot: int) -> Snapshot:
+        """One robot's memory, as `WorldModel.snapshot` of a model that is this robot."""
+        index = self._index(robot)
+        tensors = {name: part.clone() for name, part in self._ring_of(index).items()}
+        generator = self._own[index].generator.get_state()
+        return Snapshot(self.model.origin(), tensors, generator, self._last[index])
+
+    def restore(self, robot: int, snapshot: Snapshot) -> None:
+        """Continue from ``snapshot``; `UsageError` if it is another model's."""
+        index = self._index(robot)
+        self.model.origin().require_same(snapshot.origin)
+        for name, part in self._ring_of(index).items():
+            part.copy_(snapshot.tensors[name])
+        self._own[index].generator.set_state(snapshot.generator)
+        self._last[index] = snapshot.last_action
+
+    def _ring_of(self, robot: int) -> dict[str, torch.Tensor]:
+        """Views of one robot's memory, with the batch axis."""
+        return {
+            name: tensor.narrow(_BATCH_AXIS.get(name, 0), robot, 1)
+            for name, tensor in self._state.ring.tensors().items()
+        }
+
+    def _index(self, robot: int) -> int:
+        if not 0 <= robot < self.robots:
+            raise UsageError(f"robot {robot}: this group has robots 0 to {self.robots - 1}")
+        return robot
+
+    def _chosen(
+        self, robots: Sequence[int] | None, count: int, actions: Sequence[Any] | None
+    ) -> list[int]:
+        chosen = [self._index(r) for r in (range(self.robots) if robots is None else robots)]
+        fits = len(chosen) == count and (actions is None or len(actions) == count)
+        if not chosen or not fits or len(set(chosen)) != len(chosen):
+            raise UsageError(
+                f"{count} states for robots {chosen}; give one state, and one previous action if "
+                "any, for each robot that steps, no robot twice"
+            )
+        return chosen
+
+    def _run(self, chosen: list[int], read: list[Encoded], before: list[tuple[float, ...]]) -> None:
+        state, rows = self._state, self._rows
+        state.choose(chosen)
+        for b, (encoded, action) in enumerate(zip(read, before, strict=True)):
+            rows["codes"][b], rows["values"][b] = encoded.codes, encoded.values
+            rows["previous"][b] = action
+        if not any(self._own[robot].draws for robot in chosen):
+            state.run(TRUNK | HEAD | PREDICT | DECODE)
+            return
+        state.run(TRUNK | HEAD)
+        with torch.inference_mode():
+            for b, robot in enumerate(chosen):
+                out = output_of(state.arrays, slice(b, b + 1))
+                out.action.copy_(self._own[robot].action(out.logits, out.chunk))
+        state.run(PREDICT | DECODE)
+
+    def _answers(self, chosen: list[int], read: list[Encoded]) -> list[dict[str, Any]]:
+        """What each robot's `Step` holds, but for the time."""
+        rows, schema = self._rows, self.model.schema
+        following = next_integers(self.model.network, rows, self._numbers, self._others)
+        pack = self.model.network.action_quant.pack
+        answers = []
+        for b, (robot, encoded) in enumerate(zip(chosen, read, strict=True)):
+            action, chunk = rows["action"][b].copy(), rows["chunk"][b].copy()
+            self._last[robot] = tuple(action.tolist())
+            answers.append(
+                {
+                    "action": action,
+                    "chunk": chunk,
+                    "packed": pack(torch.from_numpy(chunk)),
+                    "predicted": schema.decode(following[b]),
+                    "reward": float(rows["expected"][b]),
+                    "proceed": float(rows["continues"][b]),
+                    "fingerprint": schema.fingerprint_q(encoded.q, encoded.instruction),
+                    "issues": encoded.issues,
+                }
+            )
+        return answers
