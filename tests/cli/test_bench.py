@@ -261,3 +261,28 @@ def test_a_file_that_is_cut_off_and_an_instruction_set_that_is_absent(
     assert "truncated" in line(capsys, "bench", str(tmp_path / "cut"), *BARE)
     monkeypatch.setenv("WMRT_ISA", "sse9")
     assert "WMRT_ISA='sse9' is no instruction set" in line(capsys, "bench", str(folder), *BARE)
+
+
+def test_the_native_executor_beside_its_control_arm(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--recipe", "nvfp4", "--executor", "native", "--executor", "eager")
+    document = run(tmp_path / "r.json", "bench", str(folder), *BARE, *arguments, "--batch", "1,3")
+    results, what = document["results"], document["identity"]["resolved"]
+    arms = results["arms"]
+    assert [(a["name"], a["batch"], a["role"]) for a in arms] == [
+        ("native", 1, "own"),
+        ("native", 3, "own"),
+        ("eager", 1, "control"),
+    ]
+    (missing,) = results["missing"]
+    assert missing["name"] == "eager nvfp4 1t b3" and "native executor" in missing["reason"]
+    one, three, eager = arms  # whose bytes differ: the layout pads narrow rows
+    ring = three["read_bytes"] - one["read_bytes"]
+    assert 0 < ring < one["read_bytes"] and ring % 2 == 0  # two more robots' rings
+    assert 0 < one["compute_floor_ms"] and eager["compute_floor_ms"] is None
+    assert [a["threads"] for a in arms] == [1, 1, 1]
+    assert len(what["isa"]) == 1 and "linear_nvfp4_a8.native" in what["kernels"]
+    scaling, against = results["ratios"][:2]
+    assert scaling["arm"].endswith("batch 3") and scaling["comparable"] and against["comparable"]
+    assert "control arms, judged by no gate: eager" in " ".join(capsys.readouterr().out.split())

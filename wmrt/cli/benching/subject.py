@@ -17,7 +17,7 @@ from wmrt.quant import get_recipe
 from wmrt.quant.ledger import Ledger
 from wmrt.runtime.bench.arms import Arm, Missing
 from wmrt.runtime.bench.floor import buffer_bytes
-from wmrt.runtime.bench.model import build_arm
+from wmrt.runtime.bench.model import ModelArm
 from wmrt.runtime.bench.outcome import Work
 from wmrt.runtime.bench.weights import default_layout, preset_checkpoint
 from wmrt.runtime.build import KEEP_BF16, linears
@@ -138,7 +138,7 @@ def _add(
     made: Stand, request: Request, one: Stored, executor: str, threads: int, batch: int
 ) -> None:
     try:
-        arm = build_arm(one.checkpoint, one.recipe, executor, threads, batch, request.device)
+        arm = ModelArm(one.checkpoint, one.recipe, executor, threads, batch, request.device)
     except UnsupportedError as error:
         if batch == 1:
             raise

@@ -17,8 +17,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from wmrt.core import measure
 from wmrt.core.errors import WmrtError
 from wmrt.model.checkpoint import Checkpoint, load_checkpoint
@@ -95,7 +93,6 @@ def main(request: str) -> dict[str, Any]:
     asked: dict[str, Any] = json.loads(request)
     what, how, started = (asked.pop(key) for key in ("what", "how", "started_ns"))
     subject = Subject(**asked)
-    torch.set_num_threads(subject.threads)
     try:
         if what == "cold":
             return {"start_and_imports_s": (imported - started) / 1e9, **_cold(subject, how)}
@@ -153,7 +150,7 @@ def _ledger(subject: Subject) -> Ledger:
     checkpoint = load_checkpoint(subject.folder)
     packed = checkpoint.quantization is not None
     recipe = stored_recipe(checkpoint) if packed else get_recipe(subject.recipe or "bf16")
-    return estimate(checkpoint, recipe, stored_layout(checkpoint))
+    return estimate(checkpoint, recipe, stored_layout(checkpoint), subject.executor)
 
 
 def _build(subject: Subject, checkpoint: Checkpoint, recipe: Any = None) -> Any:

@@ -7,15 +7,14 @@ from typing import Any
 
 import torch
 
-from wmrt.core.errors import UnsupportedError, UsageError
 from wmrt.model.checkpoint import Checkpoint
 from wmrt.quant import Recipe, get_recipe
 from wmrt.runtime.bench.arms import Arm
 from wmrt.runtime.capacity import estimate, stored_layout, stored_recipe
+from wmrt.runtime.group import SessionGroup
 from wmrt.runtime.probe import random_states
 from wmrt.runtime.world_model import WorldModel
 
-EXECUTORS = ("auto", "eager")
 SEGMENTS = ("encode", "network", "decode")
 #: Different states that an arm goes through, over and over.
 STATES = 100
@@ -32,16 +31,16 @@ def build_model(
 
     Raises `UsageError` or `UnsupportedError` for a recipe, executor or device that cannot be had.
     """
-    if executor not in EXECUTORS:
-        raise UsageError(f"executor {executor!r} is unknown; there are {', '.join(EXECUTORS)}")
-    torch.set_num_threads(threads)
-    return WorldModel.from_checkpoint(checkpoint, recipe=recipe, device=device)
+    return WorldModel.from_checkpoint(
+        checkpoint, recipe=recipe, device=device, executor=executor, threads=threads
+    )
 
 
 class ModelArm:
-    """Steps a world model through random states, the same ones in every run.
+    """Steps one robot, or a group that shares each read of the weights, through random states, the
+    same ones in every run.
 
-    Raises what `build_model` does.
+    Raises what `build_model` does, and `UnsupportedError` for a group that cannot be had.
     """
 
     def __init__(
@@ -50,26 +49,30 @@ class ModelArm:
         recipe: str | None,
         executor: str,
         threads: int,
+        batch: int = 1,
         device: str = "cpu",
     ) -> None:
-        self._model = model = build_model(checkpoint, recipe, executor, threads, device)
+        model = build_model(checkpoint, recipe, executor, threads, device)
         report = model.report()
         self.name = str(report.resolved["executor"])
         self.recipe = model.recipe.name
-        self.threads = threads
-        self.read_bytes = step_bytes(checkpoint, recipe)
+        self.threads = int(report.resolved["threads"])
+        self.read_bytes = step_bytes(checkpoint, recipe, self.name, batch)
         self.detail: Mapping[str, Any] = {
             "report": report.to_json(),
             "sha256": model.weights_sha256,
         }
-        self._states = random_states(checkpoint.schema, STATES)
-        self._next = 0
+        self._step = _stepper(model, batch)
+        self._torch_threads = threads if self.name == "eager" else None
+        self._states = random_states(checkpoint.schema, STATES + batch)
+        self._batch, self._next = batch, 0
         self._timing: Sequence[int] = (0,) * len(SEGMENTS)
 
     def step(self) -> None:
-        if torch.get_num_threads() != self.threads:  # the arm before had other ones
-            torch.set_num_threads(self.threads)
-        timing = self._model.step(self._states[self._next]).timing_ns
+        wanted = self._torch_threads
+        if wanted is not None and torch.get_num_threads() != wanted:
+            torch.set_num_threads(wanted)  # the arm before had other ones
+        timing = self._step(self._states[self._next : self._next + self._batch])
         self._next = (self._next + 1) % STATES
         self._timing = (timing["encode"], timing["network"], timing["decode"])
 
@@ -78,24 +81,18 @@ class ModelArm:
         return self._timing
 
     def close(self) -> None:
-        del self._model
+        del self._step
 
 
-def build_arm(
-    checkpoint: Checkpoint,
-    recipe: str | None,
-    executor: str,
-    threads: int,
-    batch: int = 1,
-    device: str = "cpu",
-) -> Arm:
-    """An arm of ``batch`` robots on one set of weights.
+Stepper = Callable[[Sequence[dict[str, Any]]], Mapping[str, int]]
 
-    Raises what `build_model` does, and `UnsupportedError` for a batch that cannot be had.
-    """
-    if batch != 1:
-        raise UnsupportedError(f"batch {batch}: the {executor} executor steps one robot")
-    return ModelArm(checkpoint, recipe, executor, threads, device)
+
+def _stepper(model: WorldModel, batch: int) -> Stepper:
+    """Steps as many robots as there are states; returns the nanoseconds of the parts."""
+    if batch == 1:
+        return lambda states: model.step(states[0]).timing_ns
+    group = SessionGroup(model, batch)
+    return lambda states: group.step(states)[0].timing_ns
 
 
 def segments_of(arm: Arm) -> tuple[Sequence[str], Callable[[], Sequence[int]]]:
@@ -104,13 +101,11 @@ def segments_of(arm: Arm) -> tuple[Sequence[str], Callable[[], Sequence[int]]]:
     return (SEGMENTS, arm.segments_ns) if isinstance(arm, ModelArm) else ((), tuple)
 
 
-def step_bytes(checkpoint: Checkpoint, recipe: str | None) -> int:
-    """Bytes that one step reads, by the ledger: weights, and what is read of the ring."""
-    chosen = (
-        get_recipe(recipe or "bf16")
-        if checkpoint.quantization is None
-        else stored_recipe(checkpoint)
-    )
-    read = estimate(checkpoint, chosen, stored_layout(checkpoint)).step.bytes
-    assert read is not None  # an estimate from the configuration alone is never missing
-    return read
+def step_bytes(checkpoint: Checkpoint, recipe: str | None, executor: str, batch: int = 1) -> int:
+    """Bytes that one step reads, by the ledger: weights once, and of each robot's ring its part."""
+    packed = checkpoint.quantization is not None
+    chosen = stored_recipe(checkpoint) if packed else get_recipe(recipe or "bf16")
+    found = estimate(checkpoint, chosen, stored_layout(checkpoint), executor)
+    read, ring = found.column("read").bytes, found.ring_read.bytes
+    assert read is not None and ring is not None  # estimates are never missing
+    return read + batch * ring
