@@ -10,6 +10,7 @@ at most half a quantization step, so a decoded value never leaves its rounding i
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -65,12 +66,21 @@ class ActionQuant(nn.Module):
 
     def pack(self, chunk: Tensor) -> bytes:
         """One chunk float32[H, A] -> G x (8 code bytes, even element low nibble; float16 scale,
-        LE)."""
-        codes, scale = self.quantize(chunk)
-        nibbles = (codes.to(torch.int16) & 0xF).to(torch.uint8)
-        packed = nibbles[..., 0::2] | (nibbles[..., 1::2] << 4)
-        raw = scale.contiguous().view(torch.uint8).view(self.groups, 2)
-        return bytes(torch.cat([packed, raw], dim=-1).flatten().tolist())
+        LE). The codes and scales of `quantize`, by numpy: as long again as a whole native step of
+        the small model if torch computes them (144 us against 53)."""
+        flat = chunk.detach().cpu().numpy().astype(np.float32, copy=False).T.reshape(-1)
+        grouped = np.zeros((self.groups, GROUP), np.float32)
+        grouped.reshape(-1)[: flat.size] = flat
+        with np.errstate(over="ignore", invalid="ignore"):
+            scale = (np.abs(grouped).max(1) / np.float32(LEVELS)).astype("<f2")
+            safe = np.where(scale > 0, scale, 1).astype(np.float32)
+            codes = np.rint(grouped / safe[:, None])
+        codes[np.isnan(codes)] = 0
+        nibbles = codes.clip(-LEVELS, LEVELS).astype(np.int8).view(np.uint8) & 0xF
+        packed = np.empty((self.groups, GROUP_BYTES), np.uint8)
+        packed[:, : GROUP // 2] = nibbles[:, 0::2] | (nibbles[:, 1::2] << 4)
+        packed[:, GROUP // 2 :] = scale[:, None].view(np.uint8)
+        return packed.tobytes()
 
     @torch.no_grad()
     def unpack(self, data: bytes) -> Tensor:
