@@ -41,10 +41,10 @@ def in_layout(seed: int, name: str, layout: str, *size: int) -> dict[str, Tensor
 
 
 @pytest.fixture(params=CASES, ids="-".join)
-def native(
+def recorder(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[str, str]]:
-    """Layout and recipe for which an operator "native" reads that layout, and records its weight.
+    """Layout and recipe for which an operator "recorder" reads that layout, and records its weight.
 
     It unpacks and calls the reference operator.
     """
@@ -52,7 +52,7 @@ def native(
     recipe = RECIPES[name]
     monkeypatch.setattr(registry, "_OPS", dict(registry._OPS))
 
-    @registry.register(recipe.weight_format, recipe.activation, "native", layout=layout)
+    @registry.register(recipe.weight_format, recipe.activation, "recorder", layout=layout)
     def read(x: Tensor, weight: LaidOut) -> Tensor:
         assert isinstance(weight, LaidOut) and weight.layout == layout
         held = from_layout(weight.format, weight.shape, weight.layout, weight.tensors)
@@ -86,19 +86,19 @@ def test_what_the_reference_cannot_read_is_converted_once(
 
 
 def test_what_the_operator_reads_stays_the_file_s(
-    native: tuple[str, str], seed: int, tmp_path: Path
+    recorder: tuple[str, str], seed: int, tmp_path: Path
 ) -> None:
-    layout, name = native
+    layout, name = recorder
     want, x = layer(seed).pack(name), inputs(seed, 2, 96)
     save_file(in_layout(seed, name, layout), tmp_path / "w.safetensors")
     file = load_file(tmp_path / "w.safetensors")
-    linear = layer(seed + 1).expect(name, "native", layout)
+    linear = layer(seed + 1).expect(name, "recorder", layout)
     linear.load_state_dict(file, assign=True)
     assert (linear.stored_layout, linear.layout) == (layout, layout)
     for key, tensor in linear.state_dict().items():
         assert tensor.data_ptr() == file[key].data_ptr(), key
     assert linear.tensors(layout).keys() == file.keys()
-    assert torch.equal(linear(x), want(x)) and linear.kernel.endswith(".native")
+    assert torch.equal(linear(x), want(x)) and linear.kernel.endswith(".recorder")
     got, expected = linear.quantized(), want.quantized()
     assert torch.equal(got.codes, expected.codes) and torch.equal(got.scales, expected.scales)
     assert linear.quantized() is not got  # a copy each time, none is kept
@@ -106,9 +106,9 @@ def test_what_the_operator_reads_stays_the_file_s(
     assert torch.equal(twin.to("cpu")(x), want(x))
 
 
-def test_packing_arranges_for_the_operator(native: tuple[str, str], seed: int) -> None:
-    layout, name = native
-    linear, x = layer(seed).pack(name, "native"), inputs(seed, 2, 96)
+def test_packing_arranges_for_the_operator(recorder: tuple[str, str], seed: int) -> None:
+    layout, name = recorder
+    linear, x = layer(seed).pack(name, "recorder"), inputs(seed, 2, 96)
     assert (linear.stored_layout, linear.layout) == (None, layout)
     for key, tensor in in_layout(seed, name, layout).items():
         assert torch.equal(linear.state_dict()[key], tensor)
@@ -116,19 +116,19 @@ def test_packing_arranges_for_the_operator(native: tuple[str, str], seed: int) -
 
 
 def test_canonical_is_arranged_for_an_operator_that_reads_another(
-    native: tuple[str, str], seed: int
+    recorder: tuple[str, str], seed: int
 ) -> None:
-    layout, name = native
-    linear = layer(seed + 1).expect(name, "native")
+    layout, name = recorder
+    linear = layer(seed + 1).expect(name, "recorder")
     linear.load_state_dict(layer(seed).pack(name).state_dict(), assign=True)
     assert (linear.stored_layout, linear.layout) == ("canonical", layout)
     x = inputs(seed, 3, 96)
     assert torch.equal(linear(x), layer(seed).pack(name)(x))
 
 
-def test_a_changed_tensor_is_seen(native: tuple[str, str], seed: int) -> None:
-    _, name = native
-    linear, other = layer(seed).pack(name, "native"), layer(seed + 1).pack(name, "native")
+def test_a_changed_tensor_is_seen(recorder: tuple[str, str], seed: int) -> None:
+    _, name = recorder
+    linear, other = layer(seed).pack(name, "recorder"), layer(seed + 1).pack(name, "recorder")
     x, before = inputs(seed, 2, 96), linear(inputs(seed, 2, 96))
     for key, tensor in other.state_dict().items():
         setattr(linear, key, tensor)
