@@ -32,7 +32,9 @@ def main(
 ) -> None:
     from wmrt.runtime import WorldModel
 
-    worlds = [WorldModel.from_pretrained(model, recipe=recipe) for model in models]
+    worlds = [
+        WorldModel.from_pretrained(model, recipe=recipe, executor="eager") for model in models
+    ]
     envs = sorted({str(world.provenance["env"]) for world in worlds})
     if len(envs) > 1:
         raise click.UsageError(f"models of different environments: {', '.join(envs)}")

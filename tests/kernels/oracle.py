@@ -105,8 +105,9 @@ def token(x: torch.Tensor, q: QuantizedTensor, activation: str) -> Answer:
     codes = np.rint(quotient)
     if activation == "fp8-token":
         codes = np.clip(quotient, -448, 448).astype(ml_dtypes.float8_e4m3fn)
-    real = codes.astype(np.float64) * scale
-    return _answer(x, q, (real @ (levels * steps).T)[..., None])
+    # Of codes alone the dot product is exact in float64: one that is 0 comes out as 0.
+    dots = codes.astype(np.float64) @ levels.T
+    return _answer(x, q, (dots * scale * steps[:, 0])[..., None])
 
 
 def a16(x: torch.Tensor, weight: QuantizedTensor | torch.Tensor) -> Answer:
