@@ -111,7 +111,7 @@ def test_four_over_six_takes_either_scale_and_the_better_one(seed: int) -> None:
 def test_clip_is_never_worse_than_the_own_scale(
     name: str, columns: int, weighted: bool, seed: int
 ) -> None:
-    w = draw(seed, 24, columns)
+    w = draw(seed, 240, columns)  # one block of mxfp4 in 20 gets better: of 720 surely one
     counts = torch.rand(columns, generator=torch.Generator().manual_seed(seed)) ** 4
     chosen = choose_scales(
         w, name, Clip(weighted=weighted), importance=counts if weighted else None
