@@ -168,8 +168,8 @@ def fill_compute(made: Stand, rows: Sequence[Row]) -> None:
     for row in rows:
         recipe, count = weights.get(row.course.arm, (None, 0))
         if recipe is not None and recipe.packs:
-            spent = nanoseconds_per_weight(recipe, row.work.batch) * count
-            row.figures["compute_floor_ms"] = spent / row.course.arm.threads / 1e6
+            spent = nanoseconds_per_weight(recipe, row.work.batch, row.course.arm.threads)
+            row.figures["compute_floor_ms"] = spent * count / 1e6
 
 
 def notes(made: Stand, got: Sequence[Measure]) -> list[str]:

@@ -17,9 +17,11 @@ SHAPE = (1024, 2048)
 TIMES = 30
 
 
-def nanoseconds_per_weight(recipe: Recipe, batch: int) -> float:
-    """Of one native linear with ``batch`` rows of activations, on one thread: the median of 30
-    calls, after some that do not count.
+def nanoseconds_per_weight(recipe: Recipe, batch: int, threads: int = 1) -> float:
+    """Of one native linear with ``batch`` rows of activations, shared by ``threads`` threads: the
+    median of 30 calls, after some that do not count.
+
+    All threads run together, for processors may share what computes: the two threads of a core do.
 
     Raises `UnsupportedError` where the recipe has no native kernel or there is no library.
     """
@@ -32,13 +34,13 @@ def nanoseconds_per_weight(recipe: Recipe, batch: int) -> float:
     x, y = torch.randn(batch, SHAPE[1]), torch.empty(batch, SHAPE[0])
     size = batch * library.wmrt_prepared_bytes(form, activation, SHAPE[1])
     work = torch.empty(size + 64, dtype=torch.uint8)
-    arguments = (
-        *(isa, None, ctypes.byref(matrix), x.data_ptr(), batch),
-        *(-(-work.data_ptr() // 64) * 64, y.data_ptr()),
-    )
+    aligned = -(-work.data_ptr() // 64) * 64
     taken = []
-    for _ in range(TIMES + TIMES // 3):
-        begin = time.perf_counter_ns()
-        native.check(library.wmrt_linear(*arguments), f"a linear of {recipe.name}")
-        taken.append(time.perf_counter_ns() - begin)
+    with native.Pool(threads) as pool:
+        arguments = (isa, pool.handle, ctypes.byref(matrix), x.data_ptr(), batch, aligned)
+        for _ in range(TIMES + TIMES // 3):
+            begin = time.perf_counter_ns()
+            code = library.wmrt_linear(*arguments, y.data_ptr())
+            taken.append(time.perf_counter_ns() - begin)
+            native.check(code, f"a linear of {recipe.name}")
     return measure.median(taken[TIMES // 3 :]) / (SHAPE[0] * SHAPE[1])
