@@ -30,6 +30,12 @@ def tiny(seed: int, schema: StateSchema | None = None, **changes: object) -> Che
     return to_checkpoint(network, None, {"env": "toy/Toy-v0"})
 
 
+def model_of(weights: int, /, schema: StateSchema | None = None, **options: Any) -> WorldModel:
+    """The model of `tiny` weights, with whatever executor there is."""
+    changes = {k: options.pop(k) for k in ("selector", "past") if k in options}
+    return WorldModel.from_checkpoint(tiny(weights, schema, **changes), **options)
+
+
 def eager(checkpoint: Checkpoint, **options: Any) -> WorldModel:
     """A model that torch steps, operator by operator."""
     return WorldModel.from_checkpoint(checkpoint, executor="eager", **options)
