@@ -3,7 +3,7 @@
 #   make bench: the step of the small preset, briefly, with report.html in out/bench
 #   make test-oracles: our formats against other libraries themselves (250 MB more in .venv)
 #   WMRT_NATIVE=0 make setup: without the native kernels, for want of a C compiler (make test needs them)
-#   make setup-system: Debian packages, as root, for tests that otherwise skip: Arm and AVX-512 emulated
+#   make setup-system: Debian packages, as root, for tests that otherwise skip: Arm, AVX-512, a browser
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
@@ -53,8 +53,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@rm -f kernels/native/_native*.so
 	@touch $@
 
-# Kernels for other processors: an Arm compiler and emulator, an emulation of AVX-512.
-SYSTEM := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user libsimde-dev
+# Kernels for other processors: an Arm compiler and emulator, an emulation of AVX-512. A second
+# compiler for the C, and a browser for the report of `wmrt drive`.
+SYSTEM := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user libsimde-dev gcc clang chromium
 
 setup-system:
 	@command -v apt-get >/dev/null || { echo "no apt-get here: install what these Debian packages hold: $(SYSTEM)" >&2; exit 2; }
@@ -72,6 +73,7 @@ bench: setup
 test: check
 	$(BIN)/python -m pytest -m "not full" -n auto --dist loadscope $(PYTEST_ARGS)
 
+# Its result goes to benchmarks/full/ (tests/full_run.py), unless PYTEST_ARGS leaves tests out.
 test-full: check
 	WMRT_FULL=1 $(BIN)/python -m pytest -n auto --dist loadscope $(PYTEST_ARGS)
 

@@ -15,6 +15,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import hypothesis
 import pytest
 
+from tests.full_run import FullRun
+
 FULL = os.environ.get("WMRT_FULL") == "1"
 
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=100, print_blob=True)
@@ -25,6 +27,8 @@ hypothesis.settings.load_profile("full" if FULL else "quick")
 def pytest_configure(config: pytest.Config) -> None:
     # Workers inherit the environment, so all of them derive from the one printed number.
     os.environ.setdefault("WMRT_TEST_SEED", str(secrets.randbelow(2**32)))
+    if FULL and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FullRun(config), "wmrt full run")
 
 
 def pytest_report_header(config: pytest.Config) -> str:

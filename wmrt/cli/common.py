@@ -146,7 +146,27 @@ def write_result(
     """
     if path is None:
         return
-    identity = {
+    made_by = identity(
+        device=device,
+        model=model,
+        model_sha256=model_sha256,
+        recipe=recipe,
+        resolved=resolved,
+    )
+    write_document(path, _command(), made_by, results)
+
+
+def identity(
+    *,
+    device: str = "cpu",
+    model: str | None = None,
+    model_sha256: str | None = None,
+    recipe: str | None = None,
+    resolved: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What a result file says about machine, versions and commit; arguments as of
+    `write_result`."""
+    return {
         "device": _device_name(device),
         "cpu": machine.cpu_name(),
         "threads": _threads(),
@@ -158,9 +178,15 @@ def write_result(
         "resolved": dict(resolved or {}),
         "commit": machine.source_commit(),
     }
+
+
+def write_document(
+    path: Path, command: list[str], identity: Mapping[str, Any], results: Mapping[str, Any]
+) -> None:
+    """A result file; written whole or not at all, `UsageError` if it cannot be."""
     document = {
         "wmrt": __version__,
-        "command": _command(),
+        "command": command,
         "identity": plain(identity, "identity"),
         "results": plain(results, "results"),
     }
