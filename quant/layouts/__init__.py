@@ -16,7 +16,7 @@ from wmrt.quant.layouts.base import Canonical, LaidOut, Layout, Placement, Store
 from wmrt.quant.layouts.cpu import CpuInterleaved
 from wmrt.quant.layouts.gpu import GpuGemv
 from wmrt.quant.layouts.tiles import CublasTiles, swizzle, unswizzle
-from wmrt.quant.tensor import QuantizedTensor
+from wmrt.quant.tensor import QuantizedTensor, global_factor
 
 __all__ = [
     "LAYOUTS",
@@ -25,6 +25,7 @@ __all__ = [
     "Placement",
     "from_layout",
     "get_layout",
+    "laid_out",
     "stored",
     "stored_bytes",
     "swizzle",
@@ -75,6 +76,20 @@ def from_layout(
     _check(name, format, shape, expected, tensors)
     canonical = get_layout(name).gather(block_format(format), shape, tensors)
     return QuantizedTensor.from_tensors(format, shape, canonical)
+
+
+def laid_out(
+    format: str, shape: tuple[int, int], name: str, tensors: Mapping[str, Tensor]
+) -> LaidOut:
+    """The weight as operators of layout `name` take it: `tensors` themselves, nothing is moved.
+
+    Refuses what `from_layout` refuses.
+    """
+    _check(name, format, shape, stored(name, format, shape), tensors)
+    spec = block_format(format)
+    factor = global_factor(spec, tensors)
+    get_layout(name).check(spec, shape, tensors)
+    return LaidOut(format, shape, name, tensors, factor)
 
 
 def _check(

@@ -93,6 +93,15 @@ class Layout(ABC):
         """Inverse of `lay`, for tensors of the right shapes; `QuantizationError` for padding that
         is not what `lay` writes."""
 
+    def check(
+        self, spec: BlockFormat, shape: tuple[int, int], tensors: Mapping[str, Tensor]
+    ) -> None:
+        """Refuse values that reading `tensors` back would refuse, for tensors of the right shapes.
+
+        Reads them back; a layout that can tell without says so by an override.
+        """
+        QuantizedTensor.from_tensors(spec.name, shape, self.gather(spec, shape, tensors))
+
     def require(self, spec: BlockFormat, shape: tuple[int, int]) -> None:
         """Raise `QuantizationError` unless a weight [N, K] of this format has this layout."""
         canonical(spec, shape)  # refuses a shape that no weight has

@@ -18,6 +18,7 @@ from wmrt.quant.formats import FORMATS
 from wmrt.quant.layouts import (
     LAYOUTS,
     from_layout,
+    laid_out,
     stored,
     to_layout,
 )
@@ -83,6 +84,59 @@ def test_what_is_in_order_already_is_not_copied(seed: int) -> None:
     assert to_layout(q, "gpu_gemv")["words"].data_ptr() == start
     assert to_layout(q, "cublas_128x4")["tile_codes"].data_ptr() == start
     assert to_layout(q, "canonical")["codes"].data_ptr() == start
+
+
+# ---- read in place ----
+
+
+@hypothesis.given(
+    st.sampled_from(TAKEN),
+    st.integers(1, 40),
+    st.sampled_from([1, 40, 256, 512, 700]),
+    st.integers(0, 2**32 - 1),
+)
+def test_in_place_refuses_what_reading_back_refuses(
+    case: tuple[str, str], rows: int, columns: int, seed: int
+) -> None:
+    layout, name = case
+    rng = np.random.default_rng(seed)
+    q = weight(seed, (rows, columns), name)
+    laid = {key: t.clone() for key, t in to_layout(q, layout).items()}
+    held = laid_out(name, q.shape, layout, laid)
+    assert held.tensors is laid and (held.layout, held.global_scale) == (layout, q.global_scale)
+    key = list(laid)[rng.integers(len(laid))]
+    spoiled = laid[key].view(-1).view(torch.uint8)
+    for index in rng.integers(len(spoiled), size=rng.integers(1, 4)):
+        spoiled[index] = (0, 0x7F, 0x80, 0xFF, int(rng.integers(256)))[rng.integers(5)]
+    assert refusal(laid_out, q, layout, laid) == refusal(from_layout, q, layout, laid)
+
+
+def refusal(read: Callable[..., object], q: QuantizedTensor, layout: str, laid: object) -> str:
+    try:
+        read(q.format, q.shape, layout, laid)
+    except QuantizationError as error:
+        return str(error)
+    return "none"
+
+
+@pytest.mark.parametrize("byte", [0x00, 0x7F, 0x80, 0xFF])
+@pytest.mark.parametrize("name", ["nvfp4", "mxfp4"])
+def test_one_scale_among_many_is_found_and_told_where(name: str, byte: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    q = weight(seed, (700, 512), name)
+    block = FORMATS[name].block
+    row, column = int(rng.integers(700)), int(rng.integers(512 // block))
+    q.scales[row, column] = byte
+    codes = q.codes[row, column * block // 2 : (column + 1) * block // 2]
+    for code in (0x00, 0x11):  # zeros may have any scale that is a number
+        codes.fill_(code)
+        laid = to_layout(q, "cpu_interleaved")
+        told = refusal(laid_out, q, "cpu_interleaved", laid)
+        zero = name == "nvfp4" and byte in (0x00, 0x80)
+        nan = byte == 0xFF or (name, byte) == ("nvfp4", 0x7F)
+        assert (told != "none") == (nan or (zero and code != 0)), told
+        assert told == "none" or f"at row {row}, block {column}" in told
+        assert told == refusal(from_layout, q, "cpu_interleaved", laid)
 
 
 # ---- what a layout states ----

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from wmrt.core.errors import UsageError
 from wmrt.model.config import ModelConfig
+from wmrt.model.hollow import constants
 from wmrt.model.schema import Column, StateSchema
 
 #: Seed of the fixed hash multipliers; part of the model's definition, never changed.
@@ -37,20 +38,21 @@ class BucketEmbedding(nn.Module):
         super().__init__()
         offsets, total = [], 0
         widest = max((len(c.knots) for c in columns if c.kind == "numeric"), default=2)
-        knots = torch.zeros(len(columns), widest)
+        knots = [[0.0] * widest for _ in columns]
         for i, column in enumerate(columns):
             offsets.append(total)
             if column.kind == "numeric":
                 total += 1 + len(column.knots)
                 padding = [column.knots[-1]] * (widest - len(column.knots))
-                knots[i] = torch.tensor([*column.knots, *padding], dtype=torch.float32)
+                knots[i] = [*column.knots, *padding]
             else:
                 total += column.size
-        self.register_buffer("row_offset", torch.tensor(offsets), persistent=False)
-        numeric = torch.tensor([c.kind == "numeric" for c in columns])
-        self.register_buffer("is_numeric", numeric, persistent=False)
-        self.register_buffer("knots", knots, persistent=False)
-        self.weight = nn.Parameter(torch.randn(total, dim) * 0.5)
+        with constants():
+            numeric = torch.tensor([c.kind == "numeric" for c in columns])
+            self.register_buffer("row_offset", torch.tensor(offsets), persistent=False)
+            self.register_buffer("is_numeric", numeric, persistent=False)
+            self.register_buffer("knots", torch.tensor(knots, dtype=torch.float32), False)
+        self.weight = nn.Parameter(torch.randn(total, dim).mul_(0.5))
 
     def forward(self, codes: Tensor, values: Tensor) -> Tensor:
         """codes int[..., F], values float32[..., F] -> float32[..., F * dim]."""
@@ -82,24 +84,13 @@ class HashedMemory(nn.Module):
     ) -> None:
         super().__init__()
         self.rows = rows
-        count = len(columns)
-        generator = torch.Generator().manual_seed(HASH_SEED)
-        odd = torch.randint(1 << 30, (count, groups), generator=generator) * 2 + 1
-        member = torch.zeros(count, groups, dtype=torch.int64)
-        if groups > 1:  # the last group sees the whole state, the others neighbouring fields
-            for i in range(count):
-                member[i, i * (groups - 1) // count] = 1
-        member[:, groups - 1] = 1
-        self.register_buffer("multipliers", odd * member, persistent=False)
-        self.register_buffer(
-            "cells",
-            torch.tensor([cells if c.kind == "numeric" else 0 for c in columns]),
-            persistent=False,
-        )
-        self.register_buffer(
-            "buckets", torch.tensor([c.size - 1 for c in columns]), persistent=False
-        )
-        self.table = nn.Parameter(torch.randn(rows, dim) * 0.1)
+        with constants():
+            numeric = torch.tensor([cells if c.kind == "numeric" else 0 for c in columns])
+            buckets = torch.tensor([c.size - 1 for c in columns])
+            self.register_buffer("multipliers", _multipliers(len(columns), groups), False)
+            self.register_buffer("cells", numeric, persistent=False)
+            self.register_buffer("buckets", buckets, persistent=False)
+        self.table = nn.Parameter(torch.randn(rows, dim).mul_(0.1))
 
     def row_index(self, codes: Tensor) -> Tensor:
         """Rows int64[..., groups] of codes int[..., F]. Exact integers on every device."""
@@ -116,6 +107,19 @@ class HashedMemory(nn.Module):
         return F.embedding(self.row_index(codes), self.table).sum(dim=-2)
 
 
+def _multipliers(columns: int, groups: int) -> Tensor:
+    """int64[columns, groups]: odd where the group sees the column, else 0. The last group sees the
+    whole state, the others neighbouring fields."""
+    generator = torch.Generator().manual_seed(HASH_SEED)
+    odd = torch.randint(1 << 30, (columns, groups), generator=generator) * 2 + 1
+    member = torch.zeros(columns, groups, dtype=torch.int64)
+    if groups > 1:
+        for i in range(columns):
+            member[i, i * (groups - 1) // columns] = 1
+    member[:, groups - 1] = 1
+    return odd * member
+
+
 class ActionEmbedding(nn.Module):
     """Continuous action -> embedding: interpolated knots on [-1, 1] per dimension, concatenated."""
 
@@ -124,7 +128,7 @@ class ActionEmbedding(nn.Module):
         if width % dims:
             raise UsageError(f"action_embed {width} must be a multiple of the {dims} action dims")
         self.knots = knots
-        self.weight = nn.Parameter(torch.randn(dims, knots, width // dims) * 0.5)
+        self.weight = nn.Parameter(torch.randn(dims, knots, width // dims).mul_(0.5))
 
     def forward(self, action: Tensor) -> Tensor:
         """action float32[..., A] in [-1, 1] -> float32[..., width]."""

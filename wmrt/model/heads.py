@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from wmrt.model.config import ModelConfig
+from wmrt.model.hollow import constants
 from wmrt.model.linear import Linear
 from wmrt.model.schema import StateSchema
 from wmrt.model.twohot import bin_centers, decode_mode, symexp, symlog, twohot
@@ -27,7 +28,9 @@ class ActionHead(nn.Module):
         self.hidden = Linear(config.d_model, config.head_hidden)
         self.activation = nn.GELU()
         self.out = Linear(config.head_hidden, config.chunk * dims * config.action_bins)
-        self.register_buffer("centers", bin_centers(-1, 1, config.action_bins), persistent=False)
+        with constants():
+            centers = bin_centers(-1, 1, config.action_bins)
+        self.register_buffer("centers", centers, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., d] -> logits float32[..., H, A, bins]."""
@@ -102,9 +105,12 @@ class DynamicsHead(nn.Module):
         self.register_buffer("delta_limit", torch.full((self.numeric,), 5.0))
         self.register_buffer("fill", torch.zeros(self.numeric))
         self.register_buffer("reward_scale", torch.ones(()))
-        self.register_buffer("bins", bin_centers(-1, 1, config.state_bins), persistent=False)
-        self.register_buffer("low", torch.tensor([c.low for c in numeric]), persistent=False)
-        self.register_buffer("high", torch.tensor([c.high for c in numeric]), persistent=False)
+        with constants():
+            bins = bin_centers(-1, 1, config.state_bins)
+            low, high = (torch.tensor([getattr(c, k) for c in numeric]) for k in ("low", "high"))
+        self.register_buffer("bins", bins, persistent=False)
+        self.register_buffer("low", low, persistent=False)
+        self.register_buffer("high", high, persistent=False)
 
     def forward(self, x: Tensor, action: Tensor) -> Prediction:
         """x [..., d], embedded action [..., E]."""

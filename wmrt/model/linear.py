@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from wmrt.core.errors import QuantizationError
 from wmrt.kernels import LinearOp
 from wmrt.kernels import linear as pick
 from wmrt.quant import QuantizedTensor, Recipe, get_recipe, quantize
-from wmrt.quant.layouts import LaidOut, from_layout, stored, to_layout
+from wmrt.quant.layouts import LaidOut, from_layout, laid_out, stored, to_layout
 
 
 class Linear(nn.Module):
@@ -81,11 +82,12 @@ class Linear(nn.Module):
         if quantized is not None:
             self._require_mine(chosen, quantized)
         if not chosen.packs:
-            if not bool(torch.isfinite(weight).all()):
-                raise QuantizationError("the weight holds NaN or infinity; bf16 would keep it")
+            _require_finite(weight)
             self.weight = nn.Parameter(weight.detach().to(torch.bfloat16), requires_grad=False)
         else:
-            held = quantize(weight, chosen.weight_format) if quantized is None else quantized
+            held = quantized
+            if held is None:  # a bfloat16 weight, as stored, is widened for this alone
+                held = quantize(weight.detach().float(), chosen.weight_format)
             self._take(held, op.layout)
         self.recipe, self._op = chosen, op
         return self
@@ -174,12 +176,16 @@ class Linear(nn.Module):
         """`_held`, made anew from the buffers: checked, and in the layout that the op reads."""
         if self.recipe is None or self._op is None or self.layout is None:
             raise QuantizationError("this linear holds no packed weight")
-        shape, tensors = (self.out_features, self.in_features), self.tensors(self.layout)
-        weight = from_layout(self.recipe.weight_format, shape, self.layout, tensors)
-        if self.layout == self._op.layout:
-            self._packed = _as_read(weight, self.layout, tensors)
+        form, shape = self.recipe.weight_format, (self.out_features, self.in_features)
+        tensors = self.tensors(self.layout)
+        if self.layout == self._op.layout != "canonical":
+            self._packed = laid_out(form, shape, self.layout, tensors)
         else:
-            self._take(weight, self._op.layout)
+            weight = from_layout(form, shape, self.layout, tensors)
+            if self.layout == self._op.layout:
+                self._packed = weight
+            else:
+                self._take(weight, self._op.layout)
         assert self._packed is not None  # both branches set it
         return self._packed
 
@@ -209,6 +215,8 @@ class Linear(nn.Module):
             self._validated()
         elif self.weight.dtype != torch.bfloat16:
             raise QuantizationError(f"a bf16 weight must be bfloat16, got {self.weight.dtype}")
+        else:
+            _require_finite(self.weight)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Linear:
         before = {name: t.dtype for name, t in self.named_buffers(recurse=False)}
@@ -224,6 +232,17 @@ class Linear(nn.Module):
     def extra_repr(self) -> str:
         form = self.recipe.name if self.recipe else "float"
         return f"{self.in_features} -> {self.out_features}, {form}, {self.kernel}"
+
+
+def _require_finite(weight: Tensor) -> None:
+    if weight.dtype == torch.bfloat16 and weight.device.type == "cpu":
+        bits = weight.detach().view(torch.int16).numpy()  # as in `wmrt.quant.tensor.ordinary`
+        # Infinity is the largest finite number's bits and one more, on both sides of zero.
+        finite = bits.max() < 0x7F80 and bits.view(np.uint16).max() < 0xFF80
+    else:
+        finite = bool(torch.isfinite(weight).all())
+    if not finite:
+        raise QuantizationError("the weight holds NaN or infinity; bf16 would keep it")
 
 
 def _as_read(

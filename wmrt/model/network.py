@@ -19,6 +19,7 @@ from wmrt.model.action_quant import ActionQuant
 from wmrt.model.config import ModelConfig
 from wmrt.model.fusion import ActionEmbedding, StateFusion
 from wmrt.model.heads import ActionHead, DynamicsHead, Prediction
+from wmrt.model.hollow import constants, hollow
 from wmrt.model.rope import rope_table, turn_increments
 from wmrt.model.schema import StateSchema
 from wmrt.model.transition import TransitionSelector
@@ -101,12 +102,19 @@ class Network(nn.Module):
         self.action_head = ActionHead(config, len(actions))
         self.dynamics = DynamicsHead(schema, config)
         self.action_quant = ActionQuant(config.chunk, len(actions))
-        increments = turn_increments(config.head_dim // 2, config.rope_base)
-        self.register_buffer("increments", increments, persistent=False)
         numeric = [i for i, c in enumerate(schema.columns) if c.kind == "numeric"]
-        self.register_buffer(
-            "numeric_index", torch.tensor(numeric, dtype=torch.int64), persistent=False
-        )
+        with constants():
+            increments = turn_increments(config.head_dim // 2, config.rope_base)
+            index = torch.tensor(numeric, dtype=torch.int64)
+        self.register_buffer("increments", increments, persistent=False)
+        self.register_buffer("numeric_index", index, persistent=False)
+
+    @classmethod
+    def hollow(cls, schema: StateSchema, config: ModelConfig, actions: ActionSpec) -> Network:
+        """A network whose stored tensors have no values, on the meta device; for
+        ``load_state_dict(..., assign=True)``."""
+        with hollow():
+            return cls(schema, config, actions)
 
     def forward(
         self,

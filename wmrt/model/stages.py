@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from wmrt.core.errors import QuantizationError, WmrtError
 from wmrt.model.config import ModelConfig
 from wmrt.model.folds import block_folds
+from wmrt.model.hollow import hollow
 from wmrt.model.linear import Linear
 from wmrt.model.network import Network
 from wmrt.model.rope import rope_table
@@ -49,7 +50,7 @@ class Stream:
 
 def empty_block(config: ModelConfig) -> Block:
     """A layer without values."""
-    with torch.device("meta"):
+    with hollow():
         return Block(config).eval()
 
 

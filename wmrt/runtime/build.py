@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,13 +42,16 @@ def plan_recipes(network: Network, recipe: Recipe) -> dict[str, Recipe]:
 
 def pack_network(network: Network, recipe: Recipe, implementation: str = "reference") -> Network:
     """Pack the float linear layers of ``network`` in place."""
-    plan = plan_recipes(network, recipe)
-    for name, module in linears(network).items():
+    _pack(linears(network), plan_recipes(network, recipe), implementation)
+    return network.eval()
+
+
+def _pack(modules: Mapping[str, Linear], plan: Mapping[str, Recipe], implementation: str) -> None:
+    for name, module in modules.items():
         try:
             module.pack(plan[name], implementation)
         except WmrtError as error:
             raise type(error)(f"{name}: {error}") from None
-    return network.eval()
 
 
 def to_checkpoint(
@@ -139,9 +142,15 @@ def build_network(
     parameters stay bfloat16 as stored, for the native step to read.
     """
     chosen, contract = running_recipe(checkpoint, recipe), _contract(checkpoint)
-    network = _load(checkpoint, contract, implementation)
-    if contract is None:
-        pack_network(network, chosen, implementation)
+    network, layout = _hollow(checkpoint), contract.layout if contract else "canonical"
+    modules, plan = linears(network), plan_recipes(network, chosen)
+    to_pack = {n: m for n, m in modules.items() if contract is None and plan[n].packs}
+    for name in modules.keys() - to_pack.keys():
+        modules[name].expect(plan[name], implementation, layout)
+    passing = _converted(network) | {f"{name}.weight" for name in to_pack}
+    kept = passing | (read_as_stored(network) if implementation == "native" else set())
+    _fill(network, checkpoint, kept, passing)
+    _pack(to_pack, plan, implementation)
     return Built(network.to(device).eval(), chosen)
 
 
@@ -152,7 +161,9 @@ def float_network(checkpoint: Checkpoint) -> Network:
         raise UsageError(
             f"the checkpoint is packed as {contract.recipe.name}; training needs a float one"
         )
-    return _load(checkpoint, None)
+    network = _hollow(checkpoint)
+    _fill(network, checkpoint, set(), {f"{name}.weight" for name in linears(network)})
+    return network
 
 
 @dataclass(frozen=True)
@@ -195,32 +206,44 @@ def _expected(network: Network) -> dict[str, tuple[tuple[int, ...], torch.dtype]
     }
 
 
-def _load(
-    checkpoint: Checkpoint, contract: _Contract | None, implementation: str = "reference"
-) -> Network:
-    """Network with the checkpoint's tensors. Small weights are widened to float32, but for the
-    native step; packed ones stay views of the mapped file, unless their operator reads another
-    layout."""
+def _hollow(checkpoint: Checkpoint) -> Network:
+    """The checkpoint's network without values."""
     try:
         config = ModelConfig.from_json(checkpoint.model)
     except UsageError as error:
         raise CheckpointError(f"{checkpoint.path or 'checkpoint'}: {error}") from None
-    network = Network(checkpoint.schema, config, checkpoint.actions)
-    if contract is not None:
-        plan = plan_recipes(network, contract.recipe)
-        for name, module in linears(network).items():
-            module.expect(plan[name], implementation, contract.layout)
+    return Network.hollow(checkpoint.schema, config, checkpoint.actions)
+
+
+def _fill(network: Network, checkpoint: Checkpoint, kept: set[str], passing: set[str]) -> None:
+    """Give a hollow network the checkpoint's tensors, checked by name, shape, dtype and value.
+
+    Those that `kept` names stay as stored; others become what the network has them in: float32, but
+    for what `Linear.expect` says. What is not converted stays a view of the mapped file.
+
+    `passing` are tensors that are read now and not kept. One view keeps all of the file's mapping,
+    so where there are any the others are copied out of it.
+    """
     check_tensors(_expected(network), checkpoint.tensors)
-    own = network.state_dict()
-    kept = read_as_stored(network) if implementation == "native" else set()
-    converted = {
-        name: t
-        if name in kept or own[name].is_meta or own[name].dtype == t.dtype
-        else t.to(own[name].dtype)
-        for name, t in checkpoint.tensors.items()
+    own, left = network.state_dict(), bool(passing) and checkpoint.path is not None
+
+    def held(name: str, stored: Tensor) -> Tensor:
+        if name not in kept and stored.dtype != own[name].dtype:
+            return stored.to(own[name].dtype)
+        return stored.clone() if left and name not in passing else stored
+
+    tensors = {name: held(name, tensor) for name, tensor in checkpoint.tensors.items()}
+    network.load_state_dict(tensors, strict=True, assign=True)
+
+
+def _converted(network: Network) -> set[str]:
+    """Stored tensors of packed linears whose operator reads another layout."""
+    return {
+        f"{name}.{part}"
+        for name, module in linears(network).items()
+        if module.weight is None and module.stored_layout != module.read_layout
+        for part, _ in module.named_buffers()
     }
-    network.load_state_dict(converted, strict=True, assign=True)
-    return network
 
 
 def read_as_stored(network: Network) -> set[str]:

@@ -53,8 +53,7 @@ def blueprint(
 ) -> Network:
     """The network as a checkpoint packed by ``recipe`` in ``layout`` stores it, without numbers, on
     the meta device, ready for one implementation of its linear layers."""
-    with torch.device("meta"):
-        network = Network(schema, config, actions)
+    network = Network.hollow(schema, config, actions).to("meta")
     plan = plan_recipes(network, recipe)
     for name, module in linears(network).items():
         module.expect(plan[name], implementation, layout)
@@ -193,10 +192,10 @@ def _plain(
 
 
 def _originals(network: Network, specs: TensorSpecs) -> int:
-    """Bytes of the stored forms of tensors that are widened at load. Packed codes that are read as
+    """Bytes of the stored forms of tensors that are widened at load. Weights that are read where
     they are stored keep the file mapped, and with it the pages of everything read from it."""
     packed = [m for m in linears(network).values() if m.weight is None]
-    if all(m.stored_layout != m.read_layout for m in packed):
+    if any(m.stored_layout != m.read_layout for m in packed):
         return 0
     own = network.state_dict()
     widened = {name: dtype for name, (_, dtype) in specs.items() if own[name].dtype != dtype}

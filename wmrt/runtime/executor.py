@@ -17,7 +17,7 @@ from wmrt.model.network import Network
 from wmrt.quant import Recipe, get_recipe
 from wmrt.runtime.build import Built, build_network, running_recipe
 from wmrt.runtime.native_model import NativeModel
-from wmrt.runtime.native_state import NativeExecutor, NativeState
+from wmrt.runtime.native_state import NativeExecutor, state_bytes
 from wmrt.runtime.report import layouts
 
 EXECUTORS = ("auto", "native", "eager")
@@ -81,7 +81,7 @@ def build_native(network: Network, threads: int | None) -> ResolvedExecutor:
     model, chosen = NativeModel(network), isa()
     pool = None if count == 1 else Pool(count)
     native = NativeExecutor(model, chosen, count, pool)
-    NativeState(network, native)  # refuses what no state can be made for
+    state_bytes(native)  # refuses what no state can be made for
     return ResolvedExecutor("native", "", count, chosen.name, native)
 
 

@@ -96,7 +96,7 @@ def import_weights(
     Raises `CheckpointError` when the names, shapes or dtypes are not exactly those of `like`'s
     network, `UnsupportedError` for a layer packed in the file that no recipe packs.
     """
-    network = Network(like.schema, ModelConfig.from_json(like.model), like.actions)
+    network = Network.hollow(like.schema, ModelConfig.from_json(like.model), like.actions)
     modules = linears(network)
     unknown = sorted(file.weights.keys() - modules.keys())
     if unknown:

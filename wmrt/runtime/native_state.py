@@ -30,6 +30,17 @@ class NativeExecutor:
     pool: Pool | None
 
 
+def state_bytes(executor: NativeExecutor, robots: int = 1) -> int:
+    """Bytes of the block in a `NativeState`; `UnsupportedError` for a network it does not take."""
+    model = ctypes.byref(executor.model.struct)
+    size: int = abi.step_library().wmrt_step_bytes(model, robots, executor.threads)
+    if not size:
+        raise UnsupportedError(
+            "the native step does not take a network of these sizes; use executor=eager"
+        )
+    return size
+
+
 class NativeState:
     """Memory of up to 16 robots and the arrays of one step of theirs, allocated once.
 
@@ -100,12 +111,7 @@ class NativeState:
         self._struct.residual_scale = None if scale is None else scale.data_ptr()
 
     def _allocate(self) -> Tensor:
-        model = ctypes.byref(self._executor.model.struct)
-        size = self._library.wmrt_step_bytes(model, self.robots, self._executor.threads)
-        if not size:
-            raise UnsupportedError(
-                "the native step does not take a network of these sizes; use executor=eager"
-            )
+        size = state_bytes(self._executor, self.robots)
         block = torch.zeros(size + _ALIGNED, dtype=torch.uint8)
         start = -block.data_ptr() % _ALIGNED
         result = self._library.wmrt_step_init(ctypes.byref(self._struct), block.data_ptr() + start)
