@@ -56,15 +56,19 @@ def register(
 
 
 def linear(format: str, activation: str, implementation: str = "reference") -> LinearOp:
-    """The operator asked for, exactly; `UnsupportedError` lists what exists. Never falls back."""
+    """The operator asked for, exactly; `UnsupportedError` lists what that implementation has, or
+    which implementations there are. Never falls back."""
     op = _OPS.get((format, activation, implementation))
-    if op is None:
-        listed = "; ".join(f"{f} with {a}: {i}" for f, a, i in _OPS)
-        raise UnsupportedError(
-            f"no linear for weights {format!r}, activations {activation!r}, "
-            f"implementation {implementation!r}; there are: {listed}"
-        )
-    return op
+    if op is not None:
+        return op
+    listed = [f"{f} with {a}" for f, a, i in _OPS if i == implementation]
+    if not listed:
+        known = ", ".join(dict.fromkeys(i for _, _, i in _OPS))
+        raise UnsupportedError(f"no implementation {implementation!r} of linear; there are {known}")
+    raise UnsupportedError(
+        f"no {implementation} linear for weights {format!r} with activations {activation!r}; "
+        f"there are {', '.join(listed)}"
+    )
 
 
 def operators() -> tuple[LinearOp, ...]:

@@ -15,7 +15,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import hypothesis
 import pytest
 
-from tests.full_run import FullRun
+from tests.full_run import FullRun, recorded
 
 FULL = os.environ.get("WMRT_FULL") == "1"
 
@@ -33,6 +33,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     return f"wmrt: WMRT_TEST_SEED={os.environ['WMRT_TEST_SEED']} full={FULL}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Which instruction sets the whole step was compared with the reference under."""
+    ran = recorded(terminalreporter.getreports("passed"), "isa")
+    if ran:
+        terminalreporter.write_line(f"wmrt: whole steps compared under {', '.join(ran)}")
 
 
 @pytest.fixture

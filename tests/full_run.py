@@ -12,7 +12,7 @@ import platform
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,12 @@ def selection(config: pytest.Config) -> str | None:
     return f"{used[0]} was given" if used else None
 
 
+def recorded(reports: Iterable[Any], name: str) -> list[str]:
+    """What tests that passed gave `record_property` under ``name``, each value once."""
+    pairs = [pair for report in reports for pair in getattr(report, "user_properties", ())]
+    return sorted({str(value) for key, value in pairs if key == name})
+
+
 class FullRun:
     """Collects every test's outcome in the controlling process and writes them at the end."""
 
@@ -81,6 +87,7 @@ class FullRun:
         self.outcomes: dict[str, str] = {}
         self.seconds: Counter[str] = Counter()
         self.reasons: dict[str, str] = {}
+        self.isas: set[str] = set()
 
     def pytest_report_header(self) -> str:
         if self.refusal is not None:
@@ -97,6 +104,8 @@ class FullRun:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.seconds[report.nodeid] += report.duration
         outcome = "xfailed" if hasattr(report, "wasxfail") and report.skipped else report.outcome
+        if report.when == "call" and report.passed:
+            self.isas |= set(recorded([report], "isa"))
         if report.when == "call" or outcome != "passed":
             self._take(report.nodeid, outcome, report.longrepr)
 
@@ -127,6 +136,7 @@ class FullRun:
             "changed": sorted(set(changed)),
             "exit_status": exitstatus,
             **self._outcomes(),
+            "isas": sorted(self.isas),
             "duration_s": round(time.monotonic() - self.begin, 1),
             "seed": os.environ.get("WMRT_TEST_SEED"),
             "processes": self.config.getoption("numprocesses", None) or 1,

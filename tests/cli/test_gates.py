@@ -155,7 +155,7 @@ def test_a_recipe_nobody_computes_is_unsupported(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> Any:
-        raise UnsupportedError("no linear for weights 'nvfp4'")
+        raise UnsupportedError("no native linear for weights 'nvfp4'")
 
     monkeypatch.setattr(probe, "probe", refuse)
     path = tmp_path / "g.json"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from wmrt.core.errors import WmrtError
 from wmrt.core.workers import worker_pool
 
 PARENT = """
@@ -74,6 +75,7 @@ def test_an_error_ends_workers_in_the_middle_of_what_they_do() -> None:
 
 INTERRUPTED = """
 import multiprocessing, signal, time
+from wmrt.core.errors import WmrtError
 from wmrt.core.workers import worker_pool
 if __name__ == "__main__":
     # A shell that starts its jobs in the background has them ignore it.
@@ -107,3 +109,14 @@ def test_ctrl_c_is_for_the_process_that_started_them(tmp_path: Path) -> None:
         parent.kill()  # the workers follow
     assert (out, said, parent.returncode) == ("interrupted\n", "", 0)
     assert len(workers) == 2 and not any(alive(pid) for pid in workers)
+
+
+def test_a_worker_that_is_killed_is_one_error_and_the_others_end() -> None:
+    with pytest.raises(WmrtError, match=r"one of 2 worker processes died: it was killed, ran out"):
+        with worker_pool(2) as pool:
+            # Both workers are there first: a pool does not see the end of one that it just started.
+            for future in [pool.submit(time.sleep, 0.5) for _ in range(2)]:
+                future.result()
+            waiting = pool.submit(time.sleep, 600)
+            pool.submit(os._exit, 9).result(timeout=60)
+    assert waiting.done()

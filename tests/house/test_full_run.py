@@ -28,7 +28,7 @@ CHECKS = """
 import time
 import pytest
 
-def test_passes(): pass
+def test_passes(record_property): record_property("isa", "abacus")
 def test_is_slow(): time.sleep(0.05)
 def test_skips(): pytest.skip("there is no abacus: make setup-system installs it")
 @pytest.mark.skip(reason="never here")
@@ -115,6 +115,7 @@ def test_it_keeps_everything_there_is_to_know(repository: Path, processes: str) 
         ("no such extra", 1),
         ("there is no abacus: make setup-system installs it", 1),
     ]
+    assert results["isas"] == ["abacus"]
     slow = results["slowest"][0]
     assert slow["test"] == "checks/test_some.py::test_is_slow" and slow["seconds"] >= 0.05
     assert results["seed"] == "7" and results["duration_s"] >= results["slowest"][0]["seconds"]

@@ -34,11 +34,16 @@ def test_names() -> None:
 
 
 @pytest.mark.parametrize(
-    "key",
-    [("nvfp4", "int8-g32", "magic"), ("nvfp5", "int8-g32", "reference"), ("bf16", "int8-g32", "")],
+    ("key", "said"),
+    [
+        (("nvfp4", "int8-g32", "magic"), "no implementation 'magic' of linear; there are ref"),
+        (("bf16", "int8-g32", ""), "no implementation '' of linear; there are reference, native"),
+        (("nvfp5", "int8-g32", "reference"), "no reference linear .*'nvfp5'.* mxfp4 with int8-g32"),
+        (("fp8-tensor", "fp8-token", "native"), "no native linear .* mxfp4 with bf16, bf16 with"),
+    ],
 )
-def test_what_does_not_exist_is_never_replaced(key: tuple[str, str, str]) -> None:
-    with pytest.raises(UnsupportedError, match="mxfp4 with int8-g32: reference"):
+def test_what_does_not_exist_is_never_replaced(key: tuple[str, str, str], said: str) -> None:
+    with pytest.raises(UnsupportedError, match=said):
         linear(*key)
 
 

@@ -92,7 +92,8 @@ def test_one_robots_memory_can_be_kept_moved_and_forgotten(seed: int) -> None:
 
 def test_what_it_refuses(seed: int) -> None:
     model = native(seed)
-    for robots in (0, 17, -1):
+    nonsense: tuple[Any, ...] = (0, 17, -1, "two", 2.5, True)
+    for robots in nonsense:
         with pytest.raises(UsageError, match="1 to 16"):
             SessionGroup(model, robots)
     with pytest.raises(UnsupportedError, match=r"runs eagerly \(asked for\); use one fork"):
@@ -106,7 +107,10 @@ def test_what_it_refuses(seed: int) -> None:
     ):
         with pytest.raises(UsageError, match="one state"):
             group.step(states_, **options)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="robots 0 to 1"):
-        group.step([{}], robots=[2])
+    with pytest.raises(UsageError, match="states is a dict; give a list, one state for each"):
+        group.step({"speed": 1.0, "gap": 2.0})  # type: ignore[arg-type]
+    for robot in (2, "a", 1.5):
+        with pytest.raises(UsageError, match="robots 0 to 1"):
+            group.step([{}], robots=[robot])  # type: ignore[list-item]
     with pytest.raises(UsageError, match="robots 0 to 1"):
         group.snapshot(-1)

@@ -44,8 +44,8 @@ def test_auto_is_native_and_says_what_runs(seed: int) -> None:
 @pytest.mark.parametrize(
     ("recipe", "changes", "why"),
     [
-        ("fp8", {}, "no linear for weights 'fp8-channel'"),
-        ("w4a8-zp", {}, "no linear for weights 'int4-g128-zp'"),
+        ("fp8", {}, "no native linear for weights 'fp8-channel'"),
+        ("w4a8-zp", {}, "no native linear for weights 'int4-g128-zp'"),
         ("bf16", {"selector": "random"}, "no random selector"),
     ],
 )
@@ -73,9 +73,11 @@ def test_without_the_library_auto_says_so(
 def test_words_and_numbers_that_are_none(seed: int) -> None:
     with pytest.raises(UsageError, match="executor 'fast' is unknown; allowed: auto, native"):
         WorldModel.from_checkpoint(tiny(seed), executor="fast")
-    for threads in (0, -1, machine.usable_cpus() + 1):
-        with pytest.raises(UsageError, match="the processors this process may use"):
-            native(seed, threads=threads)
+    nonsense: tuple[Any, ...] = (0, -1, machine.usable_cpus() + 1, "two", 1.5, True)
+    for threads in nonsense:
+        for executor in ("native", "eager", "auto"):
+            with pytest.raises(UsageError, match="the processors this process may use"):
+                WorldModel.from_checkpoint(tiny(seed), executor=executor, threads=threads)
 
 
 # ---- what it holds ----

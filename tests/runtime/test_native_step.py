@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -52,11 +53,16 @@ def judged(checkpoint: Checkpoint, steps: int, seed: int, **options: Any) -> Ora
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_part_is_the_networks(
-    recipe: str, isa: str, seed: int, monkeypatch: pytest.MonkeyPatch
+    recipe: str,
+    isa: str,
+    seed: int,
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Callable[[str, object], None],
 ) -> None:
     monkeypatch.setenv("WMRT_ISA", isa)
     oracle = judged(tiny(seed), 19, seed, recipe=recipe)  # W is 16
-    assert oracle.chosen > 9
+    assert oracle.chosen > 9 and oracle.session.state.isa.name == isa
+    record_property("isa", isa)
 
 
 @pytest.mark.parametrize("changes", [{}, {"past": 0}, {"past": 6}, {"heads": 3}], ids=str)

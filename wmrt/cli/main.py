@@ -14,6 +14,7 @@ from keyword import iskeyword
 import click
 
 from wmrt import __version__
+from wmrt.core import memory
 from wmrt.core.errors import WmrtError
 
 #: Verb to its line in ``wmrt --help``. The verb's module is ``wmrt.cli.<verb>``, with an underscore
@@ -74,7 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        status = cli.main(arguments, prog_name="wmrt", standalone_mode=False, obj=arguments)
+        with memory.told(f"wmrt {' '.join(arguments[:1])}".strip()):
+            status = cli.main(arguments, prog_name="wmrt", standalone_mode=False, obj=arguments)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return USAGE

@@ -39,5 +39,9 @@ class UnsupportedError(WmrtError):
     """Something was requested exactly and cannot be had here; the message gives the reason."""
 
 
+class OutOfMemoryError(WmrtError):
+    """Memory that was needed and is not there; the message gives both in bytes."""
+
+
 class MissingExtraError(WmrtError):
     """An optional dependency is absent; the message gives the pip command that brings it."""

@@ -9,8 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import active_children, get_context, resource_tracker
 from typing import Any
+
+from wmrt.core import memory
+from wmrt.core.errors import WmrtError
 
 #: Seconds between two looks. A killed parent cannot tell its workers, and a worker whose queue is
 #: full would drive on for minutes.
@@ -24,7 +28,8 @@ def worker_pool(
     """A pool of ``jobs`` processes; each first calls ``prepare(*arguments)``.
 
     Leaving the block by an error or Ctrl-C ends the workers at once, in the middle of what they do.
-    Ctrl-C itself is for the process that started them: workers do not see it.
+    Ctrl-C itself is for the process that started them: workers do not see it. A worker that dies,
+    killed by the system for want of memory for example, is a `WmrtError`.
     """
     # Spawned, not forked: a forked child inherits torch's thread pools in an unusable state.
     context = get_context("spawn")
@@ -33,15 +38,26 @@ def worker_pool(
     pool = _Pool(jobs, context, initializer=_start, initargs=(prepare, arguments))
     try:
         yield pool
-    except BaseException:
+    except BaseException as error:
         pool.shutdown(wait=False, cancel_futures=True)
         mine = set(active_children()) - others
         for worker in mine:
             worker.terminate()
         for worker in mine:
             worker.join()
+        if isinstance(error, BrokenProcessPool):
+            raise WmrtError(_death(jobs)) from error
         raise
     pool.shutdown()
+
+
+def _death(jobs: int) -> str:
+    there = memory.available()
+    room = "" if there is None else f" ({there.bytes:,} bytes are available {there.limit})"
+    return (
+        f"one of {jobs} worker processes died: it was killed, ran out of memory{room}, or printed "
+        "its reason above; fewer processes need less memory"
+    )
 
 
 class _Pool(ProcessPoolExecutor):

@@ -11,7 +11,7 @@ from wmrt.core import machine
 from wmrt.core.errors import UnsupportedError, UsageError
 from wmrt.kernels import linear as pick
 from wmrt.kernels.native import step as abi
-from wmrt.kernels.native.library import ACTIVATIONS, FORMATS, Pool, isa
+from wmrt.kernels.native.library import ACTIVATIONS, FORMATS, Pool, isa, library
 from wmrt.model.checkpoint import Checkpoint
 from wmrt.model.network import Network
 from wmrt.quant import Recipe, get_recipe
@@ -49,18 +49,27 @@ def check_executor(executor: str, threads: int | None) -> None:
     if executor not in EXECUTORS:
         raise UsageError(f"executor {executor!r} is unknown; allowed: {', '.join(EXECUTORS)}")
     usable = machine.usable_cpus()
-    if threads is not None and not 1 <= threads <= usable:
-        raise UsageError(f"threads={threads}: 1 to {usable}, the processors this process may use")
+    if threads is not None and not (type(threads) is int and 1 <= threads <= usable):
+        raise UsageError(
+            f"threads={threads!r}: whole, 1 to {usable}, the processors this process may use"
+        )
 
 
 def native_refusal(recipe: Recipe, selector: str, device: torch.device) -> str | None:
-    """Why the native executor cannot step such a model here; None if it can."""
+    """Why the native executor cannot step such a model here; None if it can.
+
+    Raises `UsageError` or `UnsupportedError` for a WMRT_ISA that is none, or absent here.
+    """
     if device.type != "cpu":
         return f"it runs on the CPU, and the device is {device}"
     if selector not in abi.SELECTORS:
         return f"it has no {selector} selector, only {', '.join(abi.SELECTORS)}"
     try:
-        chosen = isa()
+        library()
+    except UnsupportedError as error:
+        return str(error)
+    chosen = isa()  # one that WMRT_ISA names and is not there is an error, not a reason
+    try:
         for own in (recipe, get_recipe("bf16")):
             form, activation = own.weight_format, own.activation
             pick(form, activation, "native")

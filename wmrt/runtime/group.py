@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,8 +51,8 @@ class SessionGroup:
                 f"a group needs the native executor, and this model runs eagerly ({reason}); "
                 "use one fork of the model per robot"
             )
-        if not 1 <= robots <= ROBOTS:
-            raise UsageError(f"robots={robots}: 1 to {ROBOTS} share one read of the weights")
+        if not (type(robots) is int and 1 <= robots <= ROBOTS):
+            raise UsageError(f"robots={robots!r}: 1 to {ROBOTS} share one read of the weights")
         self.model, self.robots = model, robots
         self._state = NativeState(model.network, session.executor, robots)
         self._rows = {name: tensor.numpy() for name, tensor in self._state.arrays.items()}
@@ -76,9 +76,14 @@ class SessionGroup:
             previous_actions: one per state, None for the one returned last.
             robots: which robots step, each at most once; the others stay where they are.
 
-        Raises `UsageError` for lengths or robots that do not fit; nothing is advanced then.
+        Raises `UsageError` for a single state, or lengths or robots that do not fit; nothing is
+        advanced then.
         """
         begin = time.perf_counter_ns()
+        if isinstance(states, (str, Mapping)):
+            raise UsageError(
+                f"states is a {type(states).__name__}; give a list, one state for each robot"
+            )
         chosen = self._chosen(robots, len(states), previous_actions)
         given = [None] * len(chosen) if previous_actions is None else list(previous_actions)
         before = [
@@ -131,8 +136,8 @@ class SessionGroup:
         }
 
     def _index(self, robot: int) -> int:
-        if not 0 <= robot < self.robots:
-            raise UsageError(f"robot {robot}: this group has robots 0 to {self.robots - 1}")
+        if not (type(robot) is int and 0 <= robot < self.robots):
+            raise UsageError(f"robot {robot!r}: this group has robots 0 to {self.robots - 1}")
         return robot
 
     def _chosen(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,9 +12,11 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from wmrt.core import memory
 from wmrt.core.errors import UsageError
 from wmrt.core.types import ActionSpec
 from wmrt.model.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from wmrt.model.locate import WEIGHTS_FILE, resolve_checkpoint
 from wmrt.model.network import Network
 from wmrt.model.schema import StateSchema
 from wmrt.quant import Recipe
@@ -76,8 +79,10 @@ class WorldModel:
         Raises:
             CheckpointError: anything about the files is not as recorded.
             UsageError, UnsupportedError: a request that is wrong, or cannot be had exactly.
+            OutOfMemoryError: memory does not suffice; says how much would and how much there is.
         """
-        checkpoint = load_checkpoint(name_or_path, revision=revision, verify=verify)
+        with memory.told(f"loading {name_or_path}", lambda: _size(name_or_path, revision)):
+            checkpoint = load_checkpoint(name_or_path, revision=revision, verify=verify)
         return cls.from_checkpoint(
             checkpoint,
             recipe=recipe,
@@ -103,9 +108,10 @@ class WorldModel:
         """`from_pretrained` for a checkpoint that is already open."""
         target = resolve_device(device)
         resolved_graph = resolve_graph(graph, target)
-        built, used = build(checkpoint, recipe, target, executor, threads)
-        network = built.network
-        own = session_of(network, used.native, **session)
+        with _enough_memory(checkpoint):
+            built, used = build(checkpoint, recipe, target, executor, threads)
+            network = built.network
+            own = session_of(network, used.native, **session)
         requested = {
             "recipe": recipe.name if isinstance(recipe, Recipe) else recipe,
             "device": device,
@@ -265,3 +271,19 @@ class WorldModel:
         save_checkpoint(
             folder, to_checkpoint(self.network, self.recipe, self.provenance), card=card
         )
+
+
+@contextmanager
+def _enough_memory(checkpoint: Checkpoint) -> Iterator[None]:
+    """`OutOfMemoryError` where memory does not suffice to build it: before, if it cannot."""
+    what = f"building {checkpoint.path or 'the model'}"
+    size = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
+    if checkpoint.path is not None:  # mapped, and every step reads it: its pages have to stay
+        memory.require(size, what)
+    with memory.told(what, lambda: size):
+        yield
+
+
+def _size(name_or_path: str | Path, revision: str | None) -> int:
+    """Bytes of a checkpoint's weight file."""
+    return (resolve_checkpoint(name_or_path, revision) / WEIGHTS_FILE).stat().st_size

@@ -126,7 +126,7 @@ def _model_arm(plan: Plan, env: Any) -> Stand:
         model_sha256=checkpoint.weights_sha256,
         resident_bytes=report.resident_bytes,
         report=report.to_json(),
-        notes=(*_grown_note(checkpoint), *(() if plan.breakers else ("no breakers",))),
+        notes=(*_origin_note(checkpoint), *(() if plan.breakers else ("no breakers",))),
     )
     guard = Guard(deadline=plan.deadline) if plan.breakers else None
     if guard is not None and packed:
@@ -146,9 +146,13 @@ def _model_arm(plan: Plan, env: Any) -> Stand:
     return Stand(env, make_arm(model, env, guard), account)
 
 
-def _grown_note(checkpoint: Checkpoint) -> tuple[str, ...]:
+def _origin_note(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """What every table says of weights that nobody trained, or that were grown."""
     from wmrt.model.grown import grown_note
+    from wmrt.model.random_init import is_random
 
+    if is_random(checkpoint):
+        return ("random weights, for speed only: what it does means nothing",)
     note = grown_note(checkpoint.provenance)
     return () if note is None else (note,)
 
