@@ -210,7 +210,7 @@ def parse_steps(text: str) -> tuple[Step, ...]:
     unknown = [name for name in names if name not in STEPS]
     if unknown:
         raise QuantizationError(
-            f"unknown steps {', '.join(map(repr, unknown))}; give rtn alone, "
+            f"unknown steps {', '.join(map(repr, unknown))}; give rtn or best alone, "
             f"or some of {', '.join(STEPS)}"
         )
     return tuple(STEPS[name]() for name in names)

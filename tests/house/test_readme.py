@@ -7,9 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.house.tree import ROOT
+from wmrt.runtime import WorldModel
+from wmrt.runtime.group import SessionGroup
 from wmrt.train import pipeline, trainer
 
 TEXT = (ROOT / "README.md").read_text("utf-8")
@@ -65,3 +68,15 @@ def test_a_robot_of_ones_own_is_trained_and_controlled(
         "model",
         "model.work",
     ]
+
+
+def test_what_it_says_of_the_cpu_is_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 'from_pretrained(…, executor="native", threads=2)' in TEXT
+    assert "SessionGroup(model, robots=16).step(states)" in TEXT
+    monkeypatch.setenv("WMRT_ISA", "portable")
+    model = WorldModel.from_pretrained("highway", recipe="nvfp4", executor="native", threads=1)
+    assert model.report().resolved["isa"] == "portable"
+    state = model.schema.decode(model.schema.encode({}).q)
+    steps = SessionGroup(model, robots=16).step([state] * 16)
+    alone = model.step(state)
+    assert all(np.array_equal(step.action, alone.action) for step in steps)
