@@ -22,11 +22,12 @@ from wmrt.runtime.bench.peers import (
 )
 
 WEIGHTS = sum(n * k for _, n, k in SHAPES)
+PEERS = "the [peers] extra is not installed: pip install 'wmrt[peers]'"
 
 
 def test_onnxruntime() -> None:
-    pytest.importorskip("onnx", reason="the [peers] extra is not installed")
-    pytest.importorskip("onnxruntime", reason="the [peers] extra is not installed")
+    pytest.importorskip("onnx", reason=PEERS)
+    pytest.importorskip("onnxruntime", reason=PEERS)
     (arm,) = onnxruntime_nbits.build(SHAPES, 1)
     assert not isinstance(arm, Missing), arm
     assert arm.read_bytes == WEIGHTS * (4 + 1) // 8  # 4 bits, and 32 per 32 weights
@@ -36,7 +37,7 @@ def test_onnxruntime() -> None:
 
 
 def test_openvino() -> None:
-    pytest.importorskip("openvino", reason="the [peers] extra is not installed")
+    pytest.importorskip("openvino", reason=PEERS)
     (arm,) = openvino_int4.build(SHAPES, 1)
     assert not isinstance(arm, Missing), arm
     down = 2 * 64 * 128  # whose K takes groups of 128; the others' takes 64
@@ -48,8 +49,8 @@ def test_openvino() -> None:
 
 @pytest.mark.parametrize("kind", llama_cpp_decode.KINDS)
 def test_llama_cpp(kind: str) -> None:
-    pytest.importorskip("gguf", reason="the [peers] extra is not installed")
-    pytest.importorskip("llama_cpp", reason="the [peers] extra is not installed")
+    pytest.importorskip("gguf", reason=PEERS)
+    pytest.importorskip("llama_cpp", reason=PEERS)
     arm = dict(zip(llama_cpp_decode.KINDS, llama_cpp_decode.build(SHAPES, 1), strict=True))[kind]
     assert not isinstance(arm, Missing), arm
     assert arm.read_bytes == WEIGHTS * {"Q4_0": 18, "MXFP4": 17}[kind] // 32
@@ -60,8 +61,8 @@ def test_llama_cpp(kind: str) -> None:
 
 
 def test_llama_cpp_check_finds_wrong_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    gguf = pytest.importorskip("gguf", reason="the [peers] extra is not installed")
-    llama = pytest.importorskip("llama_cpp", reason="the [peers] extra is not installed")
+    gguf = pytest.importorskip("gguf", reason=PEERS)
+    llama = pytest.importorskip("llama_cpp", reason=PEERS)
     model = llama_shape.llama_of(SHAPES).shallow()
     honest = llama_shape.packed
 
@@ -74,7 +75,7 @@ def test_llama_cpp_check_finds_wrong_weights(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_llama_cpp_says_why_it_does_not_load(tmp_path: Path) -> None:
-    llama = pytest.importorskip("llama_cpp", reason="the [peers] extra is not installed")
+    llama = pytest.importorskip("llama_cpp", reason=PEERS)
     path = tmp_path / "model.gguf"
     path.write_bytes(b"GGUF, but not")
     with pytest.raises(UnsupportedError, match=r"does not load this model: .*GGUF"):
@@ -82,7 +83,7 @@ def test_llama_cpp_says_why_it_does_not_load(tmp_path: Path) -> None:
 
 
 def test_a_k_of_no_whole_block_is_missing() -> None:
-    pytest.importorskip("onnxruntime", reason="the [peers] extra is not installed")
+    pytest.importorskip("onnxruntime", reason=PEERS)
     (arm,) = onnxruntime_nbits.build([("a", 8, 40)], 1)
     assert isinstance(arm, Missing) and "K = 40, no multiple of 32" in arm.reason
 
