@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from wmrt.envs.state import ACTIONS, highway_schema
 from wmrt.model.checkpoint import Checkpoint, save_checkpoint
 from wmrt.model.config import PRESETS
 from wmrt.model.network import Network
+from wmrt.model.random_init import LABEL
 from wmrt.model.schema import StateSchema, category, numeric
 from wmrt.runtime import WorldModel
 from wmrt.runtime.build import to_checkpoint
@@ -181,6 +183,13 @@ def test_packed_checkpoint_drives_as_it_is_packed(
     assert "no bf16 form" in account.notes[0]
     text = error_line(capsys, "--model", str(tmp_path / "packed"), "--recipe", "nvfp4")
     assert "packed as mxfp4" in text
+
+
+def test_random_weights_are_said_to_be(trained: Checkpoint, tmp_path: Path) -> None:
+    made = replace(trained, provenance={"weights": LABEL})
+    save_checkpoint(tmp_path / "random", made, card="x")
+    account = set_up(Plan("wmrt/Highway-v0", str(tmp_path / "random"))).account
+    assert account.notes[0] == "random weights, for speed only: what it does means nothing"
 
 
 def test_no_breakers_means_none(folder: Path) -> None:

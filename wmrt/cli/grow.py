@@ -24,7 +24,13 @@ ROBOTS, RECORDED = 2, 1
 
 @click.command(epilog="Example: wmrt grow highway --preset 1.3b --out runs/highway-1.3b")
 @click.argument("model", metavar="MODEL")
-@click.option("--preset", required=True, metavar="PRESET", help="Size to grow to: 1.3b, ...")
+@click.option(
+    "--preset",
+    required=True,
+    metavar="PRESET",
+    help="Size to grow to. Its widths have to be multiples of MODEL's that grow can fill, as those "
+    "of 1.3b are of small's.",
+)
 @click.option(
     "--seed", default=0, show_default=True, type=click.IntRange(0), help="Of the weights it adds."
 )
