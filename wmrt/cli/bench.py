@@ -51,6 +51,14 @@ _ABOVE_0 = click.FloatRange(0, min_open=True)
     help="May be given again; eager beside native is the control arm.",
 )
 @click.option(
+    "--pages",
+    multiple=True,
+    type=click.Choice(["auto", "mapped", "huge"]),
+    default=("auto",),
+    show_default=True,
+    help="Where the native executor's weights lie; may be given again.",
+)
+@click.option(
     "--threads",
     multiple=True,
     type=click.IntRange(1),

@@ -17,6 +17,7 @@ from wmrt.model.network import Network
 from wmrt.quant import Recipe, get_recipe
 from wmrt.runtime.build import Built, build_network, running_recipe
 from wmrt.runtime.native_model import NativeModel
+from wmrt.runtime.native_pages import ResolvedPages, check_pages, place
 from wmrt.runtime.native_state import NativeExecutor, state_bytes
 from wmrt.runtime.report import layouts
 
@@ -25,13 +26,15 @@ EXECUTORS = ("auto", "native", "eager")
 
 @dataclass(frozen=True)
 class ResolvedExecutor:
-    """What steps, on how many threads, and why; `isa` is the native one's instruction set."""
+    """What steps, on how many threads, and why; `isa` is the native one's instruction set, `pages`
+    where its weights lie."""
 
     name: str
     reason: str
     threads: int
     isa: str | None = None
     native: NativeExecutor | None = None
+    pages: ResolvedPages | None = None
 
     @property
     def implementation(self) -> str:
@@ -81,17 +84,20 @@ def native_refusal(recipe: Recipe, selector: str, device: torch.device) -> str |
     return None
 
 
-def build_native(network: Network, threads: int | None) -> ResolvedExecutor:
-    """The native executor of a network built with its operators.
+def build_native(
+    network: Network, checkpoint: Checkpoint, threads: int | None, pages: str
+) -> ResolvedExecutor:
+    """The native executor of a network built with its operators from `checkpoint`.
 
-    Raises `UnsupportedError` for sizes or values it does not take.
+    Raises `UnsupportedError` for sizes, values or pages it does not take.
     """
+    placed = place(network, checkpoint, pages)
     count = default_threads() if threads is None else threads
     model, chosen = NativeModel(network), isa()
     pool = None if count == 1 else Pool(count)
     native = NativeExecutor(model, chosen, count, pool)
     state_bytes(native)  # refuses what no state can be made for
-    return ResolvedExecutor("native", "", count, chosen.name, native)
+    return ResolvedExecutor("native", "", count, chosen.name, native, placed)
 
 
 def eager(reason: str, threads: int | None) -> ResolvedExecutor:
@@ -107,10 +113,12 @@ def build(
     device: torch.device,
     executor: str,
     threads: int | None,
+    pages: str = "auto",
 ) -> tuple[Built, ResolvedExecutor]:
     """The network and what steps it: with ``auto`` the native executor unless something stands
-    against it; `UnsupportedError` says what if ``native`` was asked for."""
+    against it; `UnsupportedError` says what if ``native`` or its ``pages`` were asked for."""
     check_executor(executor, threads)
+    check_pages(pages, executor)
     if executor == "eager":
         used = eager("asked for", threads)
         return build_network(checkpoint, recipe, device), used
@@ -119,11 +127,12 @@ def build(
     if reason is None:
         try:
             built = build_network(checkpoint, recipe, device, "native")
-            return built, build_native(built.network, threads)
+            return built, build_native(built.network, checkpoint, threads, pages)
         except UnsupportedError as error:
             reason = str(error)
-    if executor == "native":
-        raise UnsupportedError(f"executor=native cannot be had: {reason}")
+    if executor == "native" or pages != "auto":
+        asked = f"executor={executor}" + f" with pages={pages}" * (pages != "auto")
+        raise UnsupportedError(f"{asked} cannot be had: {reason}")
     return build_network(checkpoint, recipe, device), eager(reason, threads)
 
 
@@ -137,6 +146,8 @@ def resolve(built: Built, used: ResolvedExecutor) -> dict[str, Any]:
         "executor": used.name,
         "executor_reason": used.reason,
         "isa": used.isa,
+        "pages": None if used.pages is None else used.pages.name,
+        "pages_reason": None if used.pages is None else used.pages.reason,
         "threads": used.threads,
         "torch": torch.__version__,
     }

@@ -62,6 +62,7 @@ class WorldModel:
         graph: str = "auto",
         executor: str = "auto",
         threads: int | None = None,
+        pages: str = "auto",
         **session: Any,
     ) -> WorldModel:
         """Load a packaged name, a folder or a hub repository (``owner/name``).
@@ -74,6 +75,9 @@ class WorldModel:
                 native where it can be had. `report` says what runs and why.
             threads: that step the model; None: every processor but one under the native executor,
                 what torch is set to under the eager one, where a number is set for the process.
+            pages: where the native executor's weights lie: ``mapped`` (read from the file's
+                mapping), ``huge`` (copied to huge pages), or ``auto``: mapped where they are stored
+                as they are read. `report` says which and why.
             session: seed, action_noise, sample, temperature; see `Session`.
 
         Raises:
@@ -90,6 +94,7 @@ class WorldModel:
             graph=graph,
             executor=executor,
             threads=threads,
+            pages=pages,
             **session,
         )
 
@@ -103,13 +108,14 @@ class WorldModel:
         graph: str = "auto",
         executor: str = "auto",
         threads: int | None = None,
+        pages: str = "auto",
         **session: Any,
     ) -> WorldModel:
         """`from_pretrained` for a checkpoint that is already open."""
         target = resolve_device(device)
         resolved_graph = resolve_graph(graph, target)
         with _enough_memory(checkpoint):
-            built, used = build(checkpoint, recipe, target, executor, threads)
+            built, used = build(checkpoint, recipe, target, executor, threads, pages)
             network = built.network
             own = session_of(network, used.native, **session)
         requested = {
@@ -118,6 +124,7 @@ class WorldModel:
             "graph": graph,
             "executor": executor,
             "threads": threads,
+            "pages": pages,
         }
         resolved = {
             **resolve(built, used),
@@ -126,14 +133,8 @@ class WorldModel:
             "graph_reason": resolved_graph.reason,
         }
         report = build_report(network, requested, resolved, own.ring.nbytes, own.workspace_bytes)
-        return cls(
-            network,
-            built.recipe,
-            report,
-            own,
-            checkpoint.provenance,
-            checkpoint.weights_sha256,
-        )
+        whose = (checkpoint.provenance, checkpoint.weights_sha256)
+        return cls(network, built.recipe, report, own, *whose)
 
     @property
     def schema(self) -> StateSchema:

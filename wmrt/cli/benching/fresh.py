@@ -28,7 +28,8 @@ def subject_of(line: Line, request: Request) -> Subject:
     """The line's arm as a fresh process builds it."""
     assert line.stored is not None and line.stored.checkpoint.path is not None
     folder = str(line.stored.checkpoint.path)
-    return Subject(folder, line.stored.recipe, line.arm.name, line.arm.threads, request.device)
+    arm, pages = line.arm, line.work.pages
+    return Subject(folder, line.stored.recipe, arm.name, arm.threads, request.device, pages)
 
 
 def cold_starts(lines: Sequence[Line], request: Request, say: Say) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ class Request:
     Args:
         model, preset: one of them, or neither for the shipped model.
         recipes: none: what a packed model stores, else `DEFAULT_RECIPE`.
+        pages: where the native executor's weights lie.
         threads: numbers of threads. batches: numbers of robots per step.
         rates: None is back to back.
         deadline_ms: from tick to answer; also a gate, as ``max_ratio`` to the floor is.
@@ -45,6 +46,17 @@ class Request:
     cold: bool = True
     resident: bool = True
     flat: int = 0
+    pages: tuple[str, ...] = ("auto",)
+
+    def arms(self) -> list[tuple[str, int, int, str]]:
+        """Executor, threads, batch and pages of each arm; pages are the native executor's alone."""
+        return [
+            (executor, threads, batch, pages)
+            for executor in self.executors
+            for threads in self.threads
+            for batch in self.batches
+            for pages in (("auto",) if executor == "eager" else self.pages)
+        ]
 
     @property
     def subject(self) -> str:

@@ -23,8 +23,9 @@ def short(row: Row) -> str:
     """An arm and its mode in few letters: ``native nvfp4 2t b8 50Hz``."""
     arm, rate = row.course.arm, row.figures["rate_hz"]
     batch = "" if row.work.batch == 1 else f" b{row.work.batch}"
+    pages = "" if row.work.pages == "auto" else f" {row.work.pages}"
     paced = "" if rate is None else f" {rate:g}Hz"
-    return f"{arm.name} {arm.recipe} {arm.threads}t{batch}{paced}"
+    return f"{arm.name} {arm.recipe} {arm.threads}t{batch}{pages}{paced}"
 
 
 def latency(rows: Sequence[Row]) -> Words:

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from wmrt.cli.benching.request import DEFAULT_MODEL, DEFAULT_RECIPE, Request, require_memory
 from wmrt.core.errors import UnsupportedError
@@ -59,7 +59,7 @@ def require_room(request: Request) -> int:
     ledgers = {name: _ledger(request, name) for name in recipes_of(request)}
     held = {name: _bytes(found) for name, found in ledgers.items()}
     buffer = buffer_bytes(max(_read(found) for found in ledgers.values()))
-    arms = len(request.executors) * len(request.threads) * len(request.batches)
+    arms = len(request.arms())
     require_memory(buffer + arms * sum(held.values()), request.subject)
     return buffer
 
@@ -118,11 +118,9 @@ def stand(request: Request, say: Say) -> Iterator[Stand]:
     made = Stand([], [], weights)
     try:
         for one in weights:
-            for executor in request.executors:
-                for threads in request.threads:
-                    for batch in request.batches:
-                        say(f"building {executor} {one.name}, {threads} threads, batch {batch}")
-                        _add(made, request, one, executor, threads, batch)
+            for executor, threads, batch, pages in request.arms():
+                say(f"building {executor} {one.name}, {threads} threads, batch {batch}")
+                _add(made, request, one, executor, threads, batch, pages)
         if not made.lines:
             raise UnsupportedError("; ".join(m.reason for m in made.missing))
         if request.peers:
@@ -135,16 +133,23 @@ def stand(request: Request, say: Say) -> Iterator[Stand]:
 
 
 def _add(
-    made: Stand, request: Request, one: Stored, executor: str, threads: int, batch: int
+    made: Stand,
+    request: Request,
+    one: Stored,
+    executor: str,
+    threads: int,
+    batch: int,
+    pages: str,
 ) -> None:
+    device = request.device
     try:
-        arm = ModelArm(one.checkpoint, one.recipe, executor, threads, batch, request.device)
+        arm = ModelArm(one.checkpoint, one.recipe, executor, threads, batch, device, pages)
     except UnsupportedError as error:
         if batch == 1:
             raise
         made.missing.append(Missing(f"{executor} {one.name} {threads}t b{batch}", str(error)))
         return
-    work = Work(network_hash(one.checkpoint), request.device, batch)
+    work = Work(network_hash(one.checkpoint), device, batch, pages=pages)
     made.lines.append(Line(arm, work, one))
 
 
@@ -153,7 +158,7 @@ def _mark_controls(made: Stand) -> None:
     own = {line.arm.name for line in made.lines if line.work.role == "own"}
     for line in made.lines:
         if line.work.role == "own" and line.arm.name == "eager" and "native" in own:
-            line.work = Work(line.work.network, line.work.device, line.work.batch, "control")
+            line.work = replace(line.work, role="control")
 
 
 def _add_peers(made: Stand, request: Request, checkpoint: Checkpoint, say: Say) -> None:

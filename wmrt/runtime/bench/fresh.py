@@ -43,6 +43,7 @@ class Subject:
     executor: str
     threads: int
     device: str = "cpu"
+    pages: str = "auto"
 
 
 class FreshError(WmrtError):
@@ -154,8 +155,9 @@ def _ledger(subject: Subject) -> Ledger:
 
 
 def _build(subject: Subject, checkpoint: Checkpoint, recipe: Any = None) -> Any:
-    asked = recipe or subject.recipe
-    return build_model(checkpoint, asked, subject.executor, subject.threads, subject.device)
+    asked, s = recipe or subject.recipe, subject
+    pages = s.pages if recipe is None else "auto"  # another model, to warm up
+    return build_model(checkpoint, asked, s.executor, s.threads, s.device, pages)
 
 
 def _warm(model: Any, states: list[dict[str, Any]]) -> None:

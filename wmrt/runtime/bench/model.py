@@ -26,13 +26,15 @@ def build_model(
     executor: str,
     threads: int,
     device: str = "cpu",
+    pages: str = "auto",
 ) -> WorldModel:
     """A world model that computes with so many threads.
 
-    Raises `UsageError` or `UnsupportedError` for a recipe, executor or device that cannot be had.
+    Raises `UsageError` or `UnsupportedError` for a recipe, executor, device or pages that cannot be
+    had.
     """
     return WorldModel.from_checkpoint(
-        checkpoint, recipe=recipe, device=device, executor=executor, threads=threads
+        checkpoint, recipe=recipe, device=device, executor=executor, threads=threads, pages=pages
     )
 
 
@@ -51,8 +53,9 @@ class ModelArm:
         threads: int,
         batch: int = 1,
         device: str = "cpu",
+        pages: str = "auto",
     ) -> None:
-        model = build_model(checkpoint, recipe, executor, threads, device)
+        model = build_model(checkpoint, recipe, executor, threads, device, pages)
         report = model.report()
         self.name = str(report.resolved["executor"])
         self.recipe = model.recipe.name

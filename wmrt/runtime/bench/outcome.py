@@ -22,6 +22,7 @@ class Work:
     Args:
         network: hash of the shapes that are multiplied; the same work has the same one.
         device: torch device. batch: robots per step.
+        pages: asked for, where the weights of the native executor lie.
         role: ``own``, ``control`` (a slow reference beside the own ones) or ``peer``.
     """
 
@@ -29,6 +30,7 @@ class Work:
     device: str = "cpu"
     batch: int = 1
     role: str = "own"
+    pages: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ def label(arm: Arm, work: Work) -> str:
     """An arm in a table: ``native nvfp4, 2 threads, batch 8``."""
     threads = f"{arm.threads} thread{'s' * (arm.threads > 1)}"
     batch = "" if work.batch == 1 else f", batch {work.batch}"
-    return f"{arm.name} {arm.recipe}, {threads}{batch}"
+    pages = "" if work.pages == "auto" else f", {work.pages} pages"
+    return f"{arm.name} {arm.recipe}, {threads}{batch}{pages}"
 
 
 def row_of(course: Course, work: Work, floor: Floor, deadline_ms: float | None) -> Row:
@@ -73,6 +76,7 @@ def row_of(course: Course, work: Work, floor: Floor, deadline_ms: float | None) 
         "recipe": arm.recipe,
         "threads": arm.threads,
         "batch": work.batch,
+        "pages": work.pages,
         "role": work.role,
         "mode": course.mode,
         "rate_hz": None if course.rate is None else float(course.rate),
