@@ -25,6 +25,12 @@ def model_of(weights: int, /, **options: Any) -> WorldModel:
         ({"temperature": -1.0, "sample": True}, "must be positive"),
         ({"temperature": float("nan"), "sample": True}, "must be positive"),
         ({"action_noise": -0.1}, "must not be negative"),
+        ({"seeds": 3}, "unknown option seeds; a session has seed, action_noise, sample, temp"),
+        ({"seed": "x"}, "seed='x': expected a whole number"),
+        ({"seed": True}, "seed=True: expected a whole number"),
+        ({"seed": 2**64}, "seed=18446744073709551616: a generator takes 64 bits"),
+        ({"action_noise": None}, "action_noise=None: expected a number"),
+        ({"sample": 1}, "sample=1: expected True or False"),
         ({"action_noise": float("nan")}, "must not be negative"),
     ],
 )
@@ -32,6 +38,8 @@ def test_options_that_cannot_be_meant(options: dict[str, Any], said: str, seed: 
     network = model_of(seed).network
     with pytest.raises(UsageError, match=said):
         Session(network, **options)
+    with pytest.raises(UsageError, match=said):
+        model_of(seed, **options)
 
 
 def test_every_buffer_is_allocated_once(seed: int) -> None:

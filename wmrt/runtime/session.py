@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,31 @@ class Output:
         )
 
 
+#: Options of a session and their types.
+_OPTIONS: dict[str, type] = {
+    "seed": Integral,
+    "action_noise": Real,
+    "sample": bool,
+    "temperature": Real,
+}
+_WORDS = {Integral: "a whole number", Real: "a number", bool: "True or False"}
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise `UsageError` for an option that a session has not, or a value of another type."""
+    unknown = sorted(options.keys() - _OPTIONS)
+    if unknown:
+        raise UsageError(
+            f"unknown option {', '.join(unknown)}; a session has {', '.join(_OPTIONS)}"
+        )
+    for name, value in options.items():
+        kind = _OPTIONS[name]
+        if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+            raise UsageError(f"{name}={value!r}: expected {_WORDS[kind]}")
+    if not -(2**63) <= options.get("seed", 0) < 2**64:
+        raise UsageError(f"seed={options['seed']}: a generator takes 64 bits")
+
+
 class Choice:
     """How a robot picks its action: the chunk's first row, or drawn, or with exploration noise.
 
@@ -118,6 +144,7 @@ class Session:
     """
 
     def __init__(self, network: Network, **options: Any) -> None:
+        check_options(options)
         self.network, self.options = network, options
         self.choice = Choice(network.action_head.centers, **options)
         self.ring: Ring

@@ -25,7 +25,7 @@ from wmrt.runtime.checks import check_action, check_plan, resolve_device
 from wmrt.runtime.executor import build, resolve
 from wmrt.runtime.native_session import session_of
 from wmrt.runtime.report import RunReport, build_report
-from wmrt.runtime.session import Output, Session, resolve_graph
+from wmrt.runtime.session import Output, Session, check_options, resolve_graph
 from wmrt.runtime.snapshot import Origin, Snapshot, content_hash
 from wmrt.runtime.step import Rollout, Step
 
@@ -112,6 +112,7 @@ class WorldModel:
         **session: Any,
     ) -> WorldModel:
         """`from_pretrained` for a checkpoint that is already open."""
+        check_options(session)
         target = resolve_device(device)
         resolved_graph = resolve_graph(graph, target)
         with _enough_memory(checkpoint):
