@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from fractions import Fraction
 
-from wmrt.core import machine
-from wmrt.core.errors import UsageError
+from wmrt.core import machine, memory
+from wmrt.core.errors import OutOfMemoryError, UsageError
 
 #: Where float weights are given and nothing is said.
 DEFAULT_RECIPE = "nvfp4"
@@ -91,10 +91,11 @@ def check(request: Request) -> Request:
 
 
 def require_memory(needed: int, what: str) -> None:
-    """`UsageError` when ``needed`` bytes are not there; nothing where the system does not tell."""
-    there = machine.available_bytes()
-    if there is not None and there < needed:
-        raise UsageError(
-            f"{what} needs {needed / 1e9:.1f} GB of memory, {there / 1e9:.1f} GB are available; "
-            "give fewer recipes, threads or batches, or a smaller preset"
+    """`OutOfMemoryError` when ``needed`` bytes are not there, of the machine or of this process's
+    control group; nothing where the system does not tell."""
+    there = memory.physical()
+    if there is not None and there.bytes < needed:
+        raise OutOfMemoryError(
+            f"{what} needs {needed / 1e9:.1f} GB of memory, {there.bytes / 1e9:.1f} GB are "
+            f"available {there.limit}; give fewer recipes, threads or batches, or a smaller preset"
         )
