@@ -218,7 +218,7 @@ class Pool:
         self, threads: int, cpus: Sequence[int] | None = None, spin_ns: int = 50_000
     ) -> None:
         self._handle: int | None = None
-        _check_threads(threads, cpus)
+        check_threads(threads, cpus)
         if spin_ns < 0:
             raise UsageError(f"spin_ns={spin_ns}: nanoseconds, 0 or more")
         self._destroy = library().wmrt_pool_destroy
@@ -267,7 +267,8 @@ class Pool:
             self.close()
 
 
-def _check_threads(threads: int, cpus: Sequence[int] | None) -> None:
+def check_threads(threads: int, cpus: Sequence[int] | None) -> None:
+    """Raise `UsageError` for what `Pool` would not take."""
     usable = machine.usable_cpus()
     if not 1 <= threads <= usable:
         raise UsageError(f"threads={threads}: 1 to {usable}, the processors this process may use")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from wmrt.core import machine
 from wmrt.core.errors import UnsupportedError, UsageError
 from wmrt.kernels import linear as pick
 from wmrt.kernels.native import step as abi
-from wmrt.kernels.native.library import ACTIVATIONS, FORMATS, Pool, isa, library
+from wmrt.kernels.native.library import ACTIVATIONS, FORMATS, Pool, check_threads, isa, library
 from wmrt.model.checkpoint import Checkpoint
 from wmrt.model.network import Network
 from wmrt.quant import Recipe, get_recipe
@@ -47,8 +48,8 @@ def default_threads() -> int:
     return max(1, machine.usable_cpus() - 1)
 
 
-def check_executor(executor: str, threads: int | None) -> None:
-    """Raise `UsageError` for a name or a number that is none."""
+def check_executor(executor: str, threads: int | None, cpus: Sequence[int] | None = None) -> None:
+    """Raise `UsageError` for a name or a number that is none, or processors not ours."""
     if executor not in EXECUTORS:
         raise UsageError(f"executor {executor!r} is unknown; allowed: {', '.join(EXECUTORS)}")
     usable = machine.usable_cpus()
@@ -56,6 +57,14 @@ def check_executor(executor: str, threads: int | None) -> None:
         raise UsageError(
             f"threads={threads!r}: whole, 1 to {usable}, the processors this process may use"
         )
+
+    if cpus is None:
+        return
+    if executor == "eager":
+        raise UsageError("cpus pins the native executor's threads; executor=eager has none")
+    if not isinstance(cpus, list | tuple | range) or {type(cpu) for cpu in cpus} - {int}:
+        raise UsageError(f"cpus={cpus!r}: a list of processor numbers, one for each thread")
+    check_threads(len(cpus) if threads is None else threads, cpus)
 
 
 def native_refusal(recipe: Recipe, selector: str, device: torch.device) -> str | None:
@@ -85,19 +94,24 @@ def native_refusal(recipe: Recipe, selector: str, device: torch.device) -> str |
 
 
 def build_native(
-    network: Network, checkpoint: Checkpoint, threads: int | None, pages: str
+    network: Network,
+    checkpoint: Checkpoint,
+    threads: int | None,
+    cpus: Sequence[int] | None,
+    pages: str,
 ) -> ResolvedExecutor:
     """The native executor of a network built with its operators from `checkpoint`.
 
     Raises `UnsupportedError` for sizes, values or pages it does not take.
     """
     placed = place(network, checkpoint, pages)
-    count = default_threads() if threads is None else threads
+    if threads is None:
+        threads = default_threads() if cpus is None else len(cpus)
     model, chosen = NativeModel(network), isa()
-    pool = None if count == 1 else Pool(count)
-    native = NativeExecutor(model, chosen, count, pool)
+    pool = None if threads == 1 else Pool(threads, cpus)
+    native = NativeExecutor(model, chosen, threads, pool)
     state_bytes(native)  # refuses what no state can be made for
-    return ResolvedExecutor("native", "", count, chosen.name, native, placed)
+    return ResolvedExecutor("native", "", threads, chosen.name, native, placed)
 
 
 def eager(reason: str, threads: int | None) -> ResolvedExecutor:
@@ -113,11 +127,13 @@ def build(
     device: torch.device,
     executor: str,
     threads: int | None,
+    cpus: Sequence[int] | None = None,
     pages: str = "auto",
 ) -> tuple[Built, ResolvedExecutor]:
     """The network and what steps it: with ``auto`` the native executor unless something stands
-    against it; `UnsupportedError` says what if ``native`` or its ``pages`` were asked for."""
-    check_executor(executor, threads)
+    against it; `UnsupportedError` says what if ``native``, or its ``pages`` or ``cpus``, were asked
+    for."""
+    check_executor(executor, threads, cpus)
     check_pages(pages, executor)
     if executor == "eager":
         used = eager("asked for", threads)
@@ -127,11 +143,12 @@ def build(
     if reason is None:
         try:
             built = build_network(checkpoint, recipe, device, "native")
-            return built, build_native(built.network, checkpoint, threads, pages)
+            return built, build_native(built.network, checkpoint, threads, cpus, pages)
         except UnsupportedError as error:
             reason = str(error)
-    if executor == "native" or pages != "auto":
+    if executor == "native" or pages != "auto" or cpus is not None:
         asked = f"executor={executor}" + f" with pages={pages}" * (pages != "auto")
+        asked += f" with cpus={cpus}" * (cpus is not None)
         raise UnsupportedError(f"{asked} cannot be had: {reason}")
     return build_network(checkpoint, recipe, device), eager(reason, threads)
 
@@ -149,5 +166,6 @@ def resolve(built: Built, used: ResolvedExecutor) -> dict[str, Any]:
         "pages": None if used.pages is None else used.pages.name,
         "pages_reason": None if used.pages is None else used.pages.reason,
         "threads": used.threads,
+        "cpus": None if used.native is None or not used.native.pool else used.native.pool.cpus,
         "torch": torch.__version__,
     }

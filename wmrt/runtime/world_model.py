@@ -62,6 +62,7 @@ class WorldModel:
         graph: str = "auto",
         executor: str = "auto",
         threads: int | None = None,
+        cpus: Sequence[int] | None = None,
         pages: str = "auto",
         **session: Any,
     ) -> WorldModel:
@@ -75,6 +76,8 @@ class WorldModel:
                 native where it can be had. `report` says what runs and why.
             threads: that step the model; None: every processor but one under the native executor,
                 what torch is set to under the eager one, where a number is set for the process.
+            cpus: processors that the native executor's threads are pinned to, one each. The first
+                is the caller's, who is not moved (`os.sched_setaffinity` does). None: none is.
             pages: where the native executor's weights lie: ``mapped`` (read from the file's
                 mapping), ``huge`` (copied to huge pages), or ``auto``: mapped where they are stored
                 as they are read. `report` says which and why.
@@ -94,6 +97,7 @@ class WorldModel:
             graph=graph,
             executor=executor,
             threads=threads,
+            cpus=cpus,
             pages=pages,
             **session,
         )
@@ -108,6 +112,7 @@ class WorldModel:
         graph: str = "auto",
         executor: str = "auto",
         threads: int | None = None,
+        cpus: Sequence[int] | None = None,
         pages: str = "auto",
         **session: Any,
     ) -> WorldModel:
@@ -116,7 +121,7 @@ class WorldModel:
         target = resolve_device(device)
         resolved_graph = resolve_graph(graph, target)
         with _enough_memory(checkpoint):
-            built, used = build(checkpoint, recipe, target, executor, threads, pages)
+            built, used = build(checkpoint, recipe, target, executor, threads, cpus, pages)
             network = built.network
             own = session_of(network, used.native, **session)
         requested = {
@@ -125,6 +130,7 @@ class WorldModel:
             "graph": graph,
             "executor": executor,
             "threads": threads,
+            "cpus": None if cpus is None else list(cpus),
             "pages": pages,
         }
         resolved = {
