@@ -145,7 +145,7 @@ def test_what_cannot_be_had_is_an_error_with_its_reason(seed: int) -> None:
 def test_requested_and_resolved_are_told_apart(seed: int) -> None:
     data = model_of(seed).report().to_json()
     asked = {"recipe": None, "device": "cpu", "graph": "auto", "executor": "auto", "threads": None}
-    assert data["requested"] == {**asked, "pages": "auto"}
+    assert data["requested"] == {**asked, "cpus": None, "pages": "auto"}
     resolved = data["resolved"]
     assert (resolved["recipe"], resolved["device"], resolved["graph"]) == ("bf16", "cpu", False)
     assert "needs a CUDA device" in resolved["graph_reason"]
