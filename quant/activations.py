@@ -36,7 +36,8 @@ def quantize_groups(
         x = F.pad(x, (0, extra))
     groups = split(x, group)
     scales = torch.linalg.vector_norm(groups, torch.inf, -1).div_(_LARGEST)
-    codes = (groups / scales.unsqueeze(-1)).round_().nan_to_num_(0.0, 127.0, -127.0)
+    # Clamped: a subnormal scale is rounded so coarsely that a quotient may reach 190.
+    codes = (groups / scales.unsqueeze(-1)).round_().nan_to_num_(0.0).clamp_(-127.0, 127.0)
     return codes.flatten(-2), scales
 
 

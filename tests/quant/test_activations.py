@@ -59,7 +59,7 @@ def test_a_group_that_is_not_finite_says_so(bad: float, seed: int) -> None:
     assert scales[0].isfinite().all() and scales[1, ::2].isfinite().all()
 
 
-@pytest.mark.parametrize("size", [1e-45, 1e-43, 1e-40, 1e-38, 3e38])
+@pytest.mark.parametrize("size", [1e-45, 1e-43, 190 * 2.0**-149, 1e-40, 1e-38, 3e38])
 def test_extremes_stay_finite(size: float) -> None:
     x = torch.full((1, 32), size)
     codes, scales = quantize_groups(x)
@@ -121,7 +121,7 @@ def test_a_token_that_is_not_finite_says_so(name: str, bad: float, seed: int) ->
     assert torch.equal(codes[::2], clean[0][::2]) and torch.equal(scales[::2], clean[1][::2])
 
 
-@pytest.mark.parametrize("size", [1e-45, 1e-43, 1e-40, 1e-38, 3e38])
+@pytest.mark.parametrize("size", [1e-45, 1e-43, 190 * 2.0**-149, 1e-40, 1e-38, 3e38])
 @pytest.mark.parametrize("name", TOKEN_FORMATS)
 def test_extreme_tokens_stay_finite(name: str, size: float) -> None:
     x = torch.full((1, 32), size)
