@@ -14,6 +14,9 @@ from wmrt.core.extras import require
 
 #: First release, major and minor, that the kernels are written for, and the first that is too new.
 FIRST, BEYOND = (3, 6), (3, 10)
+#: Whether a product and a sum become one instruction that rounds once. Said at every compilation:
+#: triton's default changes with 3.10.
+FP_FUSION = True
 #: Compute capabilities that the kernels compile for: Ampere and later, Jetson Orin (87) and Thor
 #: (110) among them.
 CAPABILITIES = (80, 86, 87, 89, 90, 100, 103, 110, 120, 121)

@@ -4,7 +4,7 @@ The interpreter runs a kernel on numpy arrays, operation by operation, through t
 builder. A repair overrides some of them. `Repair.last` is the last release seen with the fault;
 `tests/kernels/triton/test_interpreter.py` shows each fault without its repair.
 
-Seen in the source of 3.6.0, 3.7.1 and 3.9.0.
+Seen in 3.6.0, 3.7.1, 3.8.0 and 3.9.0.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ REPAIRS: dict[str, Repair] = {
     "bf16_arithmetic": Repair(Bf16Arithmetic, None),
     "fp8_casts": Repair(Fp8Casts, None),
     "fma": Repair(FusedMultiplyAdd, (3, 8)),
-    "nan_of_min_max": Repair(NanOfMinMax, (3, 8)),
+    "nan_of_min_max": Repair(NanOfMinMax, (3, 7)),
     "scaled_dot": Repair(ScaledDot, None),
     "inline_asm": Repair(InlineAsm, None),
     "libdevice": Repair(Libdevice, None),
