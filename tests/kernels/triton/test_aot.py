@@ -80,10 +80,8 @@ def pairs() -> list[Any]:
 
 @pytest.mark.parametrize(("case", "capability"), pairs())
 def test_within_limits_and_no_worse_than_kept(case: AotCase, capability: int) -> None:
-    kept = aot_check.kept_rows()
-    if not kept:
-        pytest.skip(f"no results are kept of triton {triton.__version__}: aot_check.py --keep")
-    assert (case.name, capability) in kept, "run: python tools/aot_check.py --keep"
+    kept = aot_check.kept_rows()  # none where they are of another triton
+    assert not kept or (case.name, capability) in kept, "run: python tools/aot_check.py --keep"
     (row,) = aot_check.check([(case, capability)], LIMITS, kept)
     assert row["violations"] == [] and row["regressions"] == []
 
