@@ -27,10 +27,14 @@ _WARP = 32
 
 @dataclass(frozen=True)
 class Compiled:
-    """A kernel for one compute capability: the binary, its resources and its instructions."""
+    """A kernel for one compute capability: the binary, its resources and its instructions.
+
+    ``entry`` is the name of the function in the binary.
+    """
 
     case: AotCase
     capability: int
+    entry: str
     cubin: bytes
     seconds: float
     registers: int
@@ -41,17 +45,20 @@ class Compiled:
 
 @contextmanager
 def fresh_cache() -> Iterator[None]:
-    """Inside, triton finds nothing that was compiled before, and leaves nothing behind."""
-    before = os.environ.get("TRITON_CACHE_DIR")
+    """Inside, triton finds nothing that was compiled before and leaves nothing behind, and no path
+    of this machine gets into a binary, so that the same source gives the same bytes."""
+    names = ("TRITON_CACHE_DIR", "TRITON_DISABLE_LINE_INFO")
+    before = {name: os.environ.get(name) for name in names}
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["TRITON_CACHE_DIR"] = folder
+        os.environ.update(zip(names, (folder, "1"), strict=True))
         try:
             yield
         finally:
-            if before is None:
-                del os.environ["TRITON_CACHE_DIR"]
-            else:
-                os.environ["TRITON_CACHE_DIR"] = before
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
 
 
 def compile_case(case: AotCase, capability: int) -> Compiled:
@@ -86,6 +93,7 @@ def compile_case(case: AotCase, capability: int) -> Compiled:
     return Compiled(
         case=case,
         capability=capability,
+        entry=str(made.metadata.name),
         cubin=made.asm["cubin"],
         seconds=seconds,
         registers=registers,
@@ -95,15 +103,19 @@ def compile_case(case: AotCase, capability: int) -> Compiled:
     )
 
 
+def aligned(case: AotCase) -> tuple[str, ...]:
+    """Arguments that the code takes for multiples of 16."""
+    if case.aligned is not None:
+        return case.aligned
+    return tuple(name for name, kind in case.signature.items() if kind.startswith("*"))
+
+
 def _source(case: AotCase) -> Any:
     """What triton compiles: types, constants and alignment, by the position of an argument."""
     names = list(case.kernel.arg_names)
     signature = {name: case.signature.get(name, "constexpr") for name in names}
     constants = {(names.index(name),): value for name, value in case.constants.items()}
-    aligned = case.aligned
-    if aligned is None:
-        aligned = tuple(name for name, kind in case.signature.items() if kind.startswith("*"))
-    attributes = {(names.index(name),): [["tt.divisibility", 16]] for name in aligned}
+    attributes = {(names.index(name),): [["tt.divisibility", 16]] for name in aligned(case)}
     if case.kernel.is_gluon():
         kind = require("triton.experimental.gluon._runtime", "cuda").GluonASTSource
     else:
