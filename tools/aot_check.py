@@ -90,11 +90,13 @@ def chosen(cases: Sequence[Any], names: Sequence[str], targets: Sequence[int]) -
 
 
 def show(rows: Sequence[Mapping[str, Any]]) -> None:
+    """The table (LDL: spills; bits: of the narrowest load of weights; i/w: instructions a weight),
+    and in words what is broken."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for title in ("case", "sm", "regs", "stack", "spill", "bar", "bits", "i/weight", "s", ""):
+    for title in ("case", "sm", "regs", "stack", "LDL", "bar", "bits", "i/w", "s", ""):
         table.add_column(title, justify="left" if title in ("case", "") else "right", no_wrap=True)
     for row in rows:
         figures = row["figures"]

@@ -40,6 +40,7 @@ class AotCase:
         instructions: beginnings of machine instructions of which each must occur, such as
             ``IDP.4A``.
         options: more options of the compiler, such as ``{"maxnreg": 128}``.
+        slow: takes so long to compile that `make test` leaves it to `make test-full`.
     """
 
     name: str
@@ -53,6 +54,12 @@ class AotCase:
     weight_bits: int = 4
     instructions: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+    slow: bool = False
+
+    @property
+    def op(self) -> str:
+        """The part of the name that variants share: ``gemv_nvfp4``."""
+        return self.name.split(".")[0]
 
     def __post_init__(self) -> None:
         names = list(self.kernel.arg_names)
