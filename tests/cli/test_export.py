@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from tests.cli.calls import line, run
 from tests.runtime.models import drive, same, states
 from wmrt.cli.main import main
+from wmrt.kernels.triton import aot_cases
 from wmrt.model.checkpoint import load_checkpoint
 from wmrt.quant.interchange import read_compressed_tensors, write_compressed_tensors
 from wmrt.runtime import WorldModel
@@ -167,3 +168,32 @@ def test_a_tail_is_told(exported: Path, packed: Path, tmp_path: Path) -> None:
     block = config["quantization_config"]["config_groups"]["group_0"]["weights"]["group_size"]
     file = read_compressed_tensors(exported)
     assert tails == [name for name, q in file.weights.items() if q.shape[1] % block]
+
+
+def test_cubins_are_kernels_without_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aot_cases, "MODULES", ("action_quant",))
+    out = tmp_path / "cubins"
+    told = run(tmp_path / "c.json", "export", "--to", "cubins", "--capability", "87",
+               "--out", str(out))  # fmt: skip
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert told["results"]["kernels"] == manifest["kernels"]
+    assert {kernel["capability"] for kernel in manifest["kernels"]} == {87}
+    assert told["results"]["bytes"] == sum(p.stat().st_size for p in out.glob("*.cubin"))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["highway", "--to", "cubins"], "cubins hold kernels, no weights"),
+        (["--to", "cubins", "--capability", "75"], "--capability 75: kernels are made for [87,"),
+        (["--to", "compressed-tensors"], "--to compressed-tensors needs the MODEL"),
+        (["highway", "--to", "compressed-tensors", "--capability", "87"], "is for --to cubins"),
+    ],
+)
+def test_forms_take_their_own_options(
+    given: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert says in line(capsys, "export", *given, "--out", str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()

@@ -34,6 +34,14 @@ def test_loads_nothing_heavy(code: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_kernels_load_no_triton_before_one_is_asked_for() -> None:
+    code = (
+        "import wmrt.runtime, wmrt.kernels.triton.library, sys; assert 'triton' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_safety_loads_no_torch_and_no_numpy() -> None:
     code = f"import wmrt.safety, sys; assert not {set(HEAVY)} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

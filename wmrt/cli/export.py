@@ -1,4 +1,4 @@
-"""``wmrt export``: a packed checkpoint in the form other tools read."""
+"""``wmrt export``: a packed checkpoint in the form other tools read, or compiled kernels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wmrt.cli.common import console, json_option, out_option, write_result
+from wmrt.cli.common import console, json_option, out_option, track, write_result
+from wmrt.core.errors import UsageError
 
 if TYPE_CHECKING:
     from wmrt.runtime.interchange import Exported
@@ -16,18 +17,68 @@ if TYPE_CHECKING:
 @click.command(
     epilog="Example: wmrt export runs/highway-nvfp4 --to compressed-tensors --out runs/highway-ct"
 )
-@click.argument("model", metavar="MODEL")
+@click.argument("model", metavar="[MODEL]", required=False)
 @click.option(
-    "--to", "target", required=True, type=click.Choice(["compressed-tensors"]), help="Form."
+    "--to",
+    "target",
+    required=True,
+    type=click.Choice(["compressed-tensors", "cubins"]),
+    help="Form: MODEL's weights, or GPU kernels for machines without triton.",
+)
+@click.option(
+    "--capability",
+    "capabilities",
+    multiple=True,
+    type=int,
+    metavar="CC",
+    help="With cubins: compute capability, such as 87 (again for more); all without it.",
 )
 @out_option(beside=True, required=True, help="Folder to write; it must not be there yet.")
 @json_option
-def command(model: str, target: str, out: Path, json_path: Path | None) -> None:
+def command(
+    model: str | None,
+    target: str,
+    capabilities: tuple[int, ...],
+    out: Path,
+    json_path: Path | None,
+) -> None:
     """Write the packed checkpoint MODEL for other tools: the same codes and scales, bit for bit.
 
     Every linear layer keeps its name; all other tensors are written as they are. wmrt import reads
-    the result back.
+    the result back. With --to cubins, which takes no MODEL, the GPU kernels are compiled instead.
     """
+    if target == "cubins":
+        if model is not None:
+            raise UsageError(f"MODEL {model!r}: cubins hold kernels, no weights; leave it out")
+        _cubins(out, capabilities, json_path)
+        return
+    if model is None:
+        raise UsageError(f"--to {target} needs the MODEL to write")
+    if capabilities:
+        raise UsageError(f"--capability is for --to cubins, not for {target}")
+    _weights(model, target, out, json_path)
+
+
+def _cubins(out: Path, capabilities: tuple[int, ...], json_path: Path | None) -> None:
+    from wmrt.core.extras import require
+
+    require("triton", "cuda")
+    from wmrt.kernels.triton import aot_cases
+    from wmrt.kernels.triton.cubins import write_package
+
+    every = [(case, target) for case in aot_cases.cases() for target in case.targets]
+    known = sorted({target for _, target in every})
+    for number in capabilities:
+        if number not in known:
+            raise UsageError(f"--capability {number}: kernels are made for {known}")
+    pairs = [(case, target) for case, target in every if target in (capabilities or known)]
+    entries = write_package(out, track(pairs, "compiling"))
+    size = sum(entry["bytes"] for entry in entries)
+    console().print(f"{out}: {len(entries)} kernels, {size:,} bytes", markup=False, soft_wrap=True)
+    write_result(json_path, {"kernels": entries, "bytes": size}, resolved={"to": "cubins"})
+
+
+def _weights(model: str, target: str, out: Path, json_path: Path | None) -> None:
     from wmrt.model.checkpoint import load_checkpoint
     from wmrt.quant.interchange import write_compressed_tensors
     from wmrt.quant.interchange.files import WEIGHTS_FILE, require_new

@@ -25,7 +25,7 @@ VERBS = {
     "train": "Train a world model on recorded episodes.",
     "grow": "Expand a trained checkpoint into a larger network that drives the same.",
     "quantize": "Store a checkpoint's weights in 4 bits.",
-    "export": "Write a packed checkpoint for other tools.",
+    "export": "Write a packed checkpoint for other tools, or GPU kernels.",
     "import": "Read packed weights of other tools into a checkpoint.",
     "inspect": "Show what a checkpoint holds, and where its bytes go.",
     "gates": "Judge a recipe: execution, quality, capacity, speed.",

@@ -1,0 +1,1 @@
+"""Triton kernels. Importing this package loads no triton; `library` says whether they can run."""

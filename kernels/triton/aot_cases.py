@@ -1,0 +1,86 @@
+"""What `tools/aot_check.py` compiles without a GPU: one case per kernel variant.
+
+A module of kernels offers ``aot_cases() -> list[AotCase]`` and is named in `MODULES`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from wmrt.core.errors import UsageError
+
+#: Compute capabilities of the devices that latency figures are given for: Jetson AGX Orin (87),
+#: RTX 4090 (89), H200 (90), Jetson AGX Thor (110), RTX 5090 (120).
+TARGETS = (87, 89, 90, 110, 120)
+#: Modules of this package that have cases.
+MODULES: tuple[str, ...] = ("action_quant", "norm")
+
+
+@dataclass(frozen=True)
+class AotCase:
+    """One kernel with everything a compilation needs, and what its machine code must show.
+
+    Weights are loaded with ``eviction_policy="evict_first"`` and nothing else is: that is how
+    their loads are told apart from those of activations in the machine code.
+
+    Attributes:
+        name: unique, such as ``gemv_nvfp4.prmt.rows1``; the key of its limits and results.
+        kernel: the function that `triton.jit` or `gluon.jit` returned.
+        signature: type of every argument that is no constexpr, as triton writes it (``*i32``,
+            ``fp32``).
+        constants: value of every constexpr argument.
+        warps: warps of a program.
+        aligned: arguments known to be multiples of 16; None for every pointer.
+        targets: compute capabilities it is meant for.
+        weights_per_program: weights a program reads in all; 0 for a kernel that reads none.
+        weight_bits: bits of one weight in memory, without scales.
+        instructions: beginnings of machine instructions of which each must occur, such as
+            ``IDP.4A``.
+        options: more options of the compiler, such as ``{"maxnreg": 128}``.
+        slow: takes so long to compile that `make test` leaves it to `make test-full`.
+    """
+
+    name: str
+    kernel: Any
+    signature: Mapping[str, str]
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    warps: int = 4
+    aligned: tuple[str, ...] | None = None
+    targets: tuple[int, ...] = TARGETS
+    weights_per_program: int = 0
+    weight_bits: int = 4
+    instructions: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    slow: bool = False
+
+    @property
+    def op(self) -> str:
+        """The part of the name that variants share: ``gemv_nvfp4``."""
+        return self.name.split(".")[0]
+
+    def __post_init__(self) -> None:
+        names = list(self.kernel.arg_names)
+        given = [*self.signature, *self.constants]
+        if sorted(names) != sorted(given):
+            raise UsageError(f"{self.name}: signature and constants give {given}, not {names}")
+        unknown = set(self.aligned or ()) - set(self.signature)
+        if unknown:
+            raise UsageError(f"{self.name}: {sorted(unknown)} are no arguments of its signature")
+
+
+def cases() -> list[AotCase]:
+    """Every case of every module, by name. Imports triton.
+
+    Raises:
+        UsageError: two cases of one name.
+    """
+    found: dict[str, AotCase] = {}
+    for module in MODULES:
+        for case in importlib.import_module(f"wmrt.kernels.triton.{module}").aot_cases():
+            if case.name in found:
+                raise UsageError(f"{module}: {case.name} is there twice; names are unique")
+            found[case.name] = case
+    return [found[name] for name in sorted(found)]

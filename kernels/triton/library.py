@@ -1,0 +1,93 @@
+"""Whether triton's kernels can run here: asked once, answered by an error that says what to do.
+
+Nothing here falls back.
+"""
+
+from __future__ import annotations
+
+import re
+
+import torch
+
+from wmrt.core.errors import UnsupportedError, UsageError
+from wmrt.core.extras import require
+
+#: First release, major and minor, that the kernels are written for, and the first that is too new.
+FIRST, BEYOND = (3, 6), (3, 10)
+#: Whether a product and a sum become one instruction that rounds once. Said at every compilation:
+#: triton's default changes with 3.10.
+FP_FUSION = True
+#: Compute capabilities that the kernels compile for: Ampere and later, Jetson Orin (87) and Thor
+#: (110) among them.
+CAPABILITIES = (80, 86, 87, 89, 90, 100, 103, 110, 120, 121)
+
+
+def triton_version() -> tuple[int, int]:
+    """Major and minor version of the triton that is installed. Imports it.
+
+    Raises:
+        MissingExtraError: there is none.
+        UnsupportedError: it is older or newer than what the kernels are written for.
+    """
+    text = str(require("triton", "cuda").__version__)
+    found = re.match(r"(\d+)\.(\d+)", text)
+    version = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not FIRST <= version < BEYOND:
+        raise UnsupportedError(
+            f"triton {text} is installed; the kernels are written for {_dotted(FIRST)} up to, "
+            f"without, {_dotted(BEYOND)}; run: pip install 'wmrt[cuda]'"
+        )
+    return version
+
+
+def capability(device: torch.device | str | int = "cuda") -> int:
+    """Compute capability of a CUDA device as one number, such as 87 or 120.
+
+    Raises:
+        UsageError: not a CUDA device, or one that is not there.
+        UnsupportedError: torch has no CUDA, there is no device, or it is none of `CAPABILITIES`.
+    """
+    place = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if place.type != "cuda":
+        raise UsageError(f"device {device!r}: triton's kernels run on cuda devices")
+    _require_cuda()
+    index, count = place.index, torch.cuda.device_count()
+    if index is not None and index >= count:
+        raise UsageError(f"device {device!r}: there are {count} CUDA devices, counted from 0")
+    major, minor = torch.cuda.get_device_capability(place)
+    number = major * 10 + minor
+    if number not in CAPABILITIES:
+        listed = ", ".join(map(str, CAPABILITIES))
+        raise UnsupportedError(
+            f"{torch.cuda.get_device_name(place)} has compute capability {major}.{minor}; the "
+            f"kernels are made for {listed}; use the native or the eager executor"
+        )
+    return number
+
+
+def require_kernels(device: torch.device | str | int = "cuda") -> int:
+    """`capability` of the device, after all that running a kernel there needs was found.
+
+    Raises:
+        MissingExtraError, UnsupportedError, UsageError: as `triton_version` and `capability`.
+    """
+    number = capability(device)
+    triton_version()
+    return number
+
+
+def _require_cuda() -> None:
+    if torch.version.cuda is None:
+        raise UnsupportedError(
+            f"torch {torch.__version__} is built without CUDA; install a CUDA build of torch, or "
+            "use the native or the eager executor"
+        )
+    if not torch.cuda.is_available():
+        raise UnsupportedError(
+            f"torch {torch.__version__} finds no CUDA device: see that nvidia-smi lists one and "
+            "that CUDA_VISIBLE_DEVICES does not hide it, or use the native or the eager executor"
+        )
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,164 @@
+"""RMSNorm, and int8 activations in groups of 32 as the 4-bit matrices take them."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra import libdevice
+
+from wmrt.core.errors import UsageError
+from wmrt.kernels.triton.aot_cases import AotCase
+from wmrt.kernels.triton.library import FP_FUSION
+from wmrt.quant.activations import GROUP
+
+#: Widest row that one program keeps in registers.
+WIDEST = 16384
+
+
+@triton.jit
+def row_scale(x: tl.tensor, K: tl.constexpr, eps: tl.tensor) -> tl.tensor:
+    """1 / sqrt(mean(x^2) + eps) of rows x[..., BLOCK] padded with zeros; each step rounded once, so
+    that a row's scale does not depend on what the device approximates."""
+    mean = tl.div_rn(tl.sum(x * x, axis=-1), K * 1.0)
+    return tl.div_rn(1.0, tl.sqrt_rn(mean + eps))
+
+
+@triton.jit
+def quantize_groups(x: tl.tensor, GROUP: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
+    """x[BLOCK] -> int8 codes [BLOCK / GROUP, GROUP] and float32 scales [BLOCK / GROUP].
+
+    As `wmrt.quant.activations.quantize_groups`. The largest magnitude is found among bit patterns,
+    which order floats as integers do and put NaN on top: `tl.max` of floats would drop it.
+    """
+    groups = tl.reshape(x, (x.shape[0] // GROUP, GROUP))
+    patterns = groups.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    largest = tl.max(patterns, axis=1).to(tl.float32, bitcast=True)
+    scales = tl.div_rn(largest, tl.full(largest.shape, 127.0, tl.float32))
+    whole = libdevice.rint(tl.div_rn(groups, tl.broadcast_to(scales[:, None], groups.shape)))
+    bounded = tl.minimum(tl.maximum(whole, -127.0), 127.0)
+    return tl.where(whole == whole, bounded, 0.0).to(tl.int8), scales
+
+
+@triton.jit
+def rms_norm_kernel(
+    x: tl.tensor,
+    weight: tl.tensor,
+    out: tl.tensor,
+    scales: tl.tensor,
+    eps: tl.tensor,
+    K: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    QUANTIZE: tl.constexpr,
+    GROUP: tl.constexpr,
+) -> None:
+    """One program, one row: float32[rows, K], or int8 codes [rows, WIDTH] and their scales."""
+    row = tl.program_id(0)
+    at = tl.arange(0, BLOCK)
+    value = tl.load(x + row * K + at, mask=at < K, other=0.0).to(tl.float32)
+    factor = tl.load(weight + at, mask=at < K, other=0.0)
+    value = value * row_scale(value, K, eps) * factor
+    if QUANTIZE:
+        codes, steps = quantize_groups(value, GROUP)
+        tl.store(out + row * WIDTH + at, tl.reshape(codes, (BLOCK,)), mask=at < WIDTH)
+        group = tl.arange(0, BLOCK // GROUP)
+        tl.store(scales + row * (WIDTH // GROUP) + group, steps, mask=group < WIDTH // GROUP)
+    else:
+        tl.store(out + row * K + at, value, mask=at < K)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """RMSNorm of float[..., K], float32[..., K] (Zhang and Sennrich, 2019).
+
+    Raises:
+        UsageError: shapes or types that do not fit, or K over `WIDEST`.
+    """
+    rows, width = _checked(x, weight)
+    out = torch.empty_like(x, dtype=torch.float32)
+    _launch(x, weight, out, out, eps, rows, width, quantize=False)
+    return out
+
+
+def rms_norm_int8(
+    x: Tensor, weight: Tensor, eps: float, *, padded_to: int = GROUP
+) -> tuple[Tensor, Tensor]:
+    """RMSNorm of float[..., K] as int8 codes [..., K'] and float32 scales [..., K'/32].
+
+    K' is K rounded up to a multiple of `padded_to`, itself one of 32. Errors as `rms_norm`.
+    """
+    rows, width = _checked(x, weight)
+    if padded_to <= 0 or padded_to % GROUP:
+        raise UsageError(f"padded_to={padded_to}: a multiple of {GROUP}")
+    wide = -(-width // padded_to) * padded_to
+    codes = torch.empty((*x.shape[:-1], wide), dtype=torch.int8, device=x.device)
+    scales = torch.empty((*x.shape[:-1], wide // GROUP), device=x.device)
+    _launch(x, weight, codes, scales, eps, rows, wide, quantize=True)
+    return codes, scales
+
+
+def _checked(x: Tensor, weight: Tensor) -> tuple[int, int]:
+    width = x.shape[-1]
+    if not x.is_floating_point() or not x.is_contiguous() or not 0 < width <= WIDEST:
+        raise UsageError(
+            f"x is {x.dtype} {list(x.shape)}; RMSNorm takes contiguous floats [..., K], K up to "
+            f"{WIDEST}"
+        )
+    if weight.shape != (width,) or weight.dtype != torch.float32 or not weight.is_contiguous():
+        raise UsageError(
+            f"the weight is {weight.dtype} {list(weight.shape)}; it has to be float32 [{width}]"
+        )
+    return x.numel() // width, width
+
+
+def _launch(
+    x: Tensor,
+    weight: Tensor,
+    out: Tensor,
+    scales: Tensor,
+    eps: float,
+    rows: int,
+    wide: int,
+    *,
+    quantize: bool,
+) -> None:
+    if rows == 0:
+        return
+    constants = _constants(x.shape[-1], wide, quantize=quantize)
+    options = {"num_warps": _warps(constants["BLOCK"]), "enable_fp_fusion": FP_FUSION}
+    rms_norm_kernel[(rows,)](x, weight, out, scales, eps, **constants, **options)
+
+
+def _constants(width: int, wide: int, *, quantize: bool) -> dict[str, int | bool]:
+    block = max(GROUP, 1 << (wide - 1).bit_length())
+    return {"K": width, "WIDTH": wide, "BLOCK": block, "QUANTIZE": quantize, "GROUP": GROUP}
+
+
+def _warps(block: int) -> int:
+    """16 values a lane, one warp at least: 8 KiB in flight a program at 2048 columns."""
+    return min(16, max(1, block // 512))
+
+
+def aot_cases() -> list[AotCase]:
+    """The widths of the presets `small` and `1.3b`, with and without quantization."""
+    found = []
+    for width in (256, 2048):
+        for quantize in (False, True):
+            constants = _constants(width, width, quantize=quantize)
+            found.append(
+                AotCase(
+                    name=f"{'rms_norm_int8' if quantize else 'rms_norm'}.{width}",
+                    kernel=rms_norm_kernel,
+                    signature={
+                        "x": "*fp32",
+                        "weight": "*fp32",
+                        "out": "*i8" if quantize else "*fp32",
+                        "scales": "*fp32",
+                        "eps": "fp32",
+                    },
+                    constants=constants,
+                    warps=_warps(constants["BLOCK"]),
+                )
+            )
+    return found

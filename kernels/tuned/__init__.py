@@ -1,0 +1,1 @@
+"""Tables of kernels: JSON files that `wmrt.kernels` reads."""
