@@ -80,9 +80,16 @@ def test_every_gate_has_a_verdict_and_its_evidence(
     document = json.loads(path.read_text())
     found = document["results"]["gates"]
     assert list(found) == ["G1", "G2", "G3", "G4"]
-    assert gates(document)["G1"] == gates(document)["G2"] == "pass"
+    verdicts = gates(document)
+    opened = found["G2"]["evidence"]["open_loop"]
+    # Nobody trained this model: under one seed in many its 4 bits predict worse than no change.
+    lost = any(
+        mine["model"] >= mine["persistence"] and theirs["model"] < theirs["persistence"]
+        for mine, theirs in zip(opened["packed"], opened["bf16"], strict=True)
+    )
+    assert (verdicts["G1"], verdicts["G2"]) == ("pass", "fail" if lost else "pass")
     assert "bf16 takes" in found["G4"]["evidence"]["reason"]  # how long is this machine's affair
-    assert status == (1 if "fail" in (found["G3"]["verdict"], found["G4"]["verdict"]) else 0)
+    assert status == (1 if "fail" in verdicts.values() else 0)
     linears = found["G1"]["evidence"]["linears"]
     assert {row["kernel"] for row in linears if row["layer"].startswith("blocks")} == {
         "linear_nvfp4_a8.native"

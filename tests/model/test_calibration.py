@@ -112,7 +112,7 @@ def test_what_was_measured_is_what_is_stored(name: str, steps: Any, seed: int) -
     # Float32 sums in another order may move an activation over a rounding threshold now and then.
     expected = float(action.square().mean().sqrt())
     assert meter.model.action == pytest.approx(expected, rel=0.05, abs=1e-4)
-    assert 0 < meter.model.hidden < 0.5
+    assert 0 < meter.model.hidden < 1.0  # of two that have nothing in common: 1.4
 
 
 def test_gptq_beats_nearest_on_windows_it_has_not_seen(seed: int) -> None:

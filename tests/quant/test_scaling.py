@@ -45,10 +45,14 @@ def test_outliers_gain(step: Awq | SmoothQuant, name: str, seed: int) -> None:
     x, weight = case(seed)
     recipe = RECIPES[name]
     scale = search(step, plain(96), x, weight, recipe)
-    assert scale is not None and scale.shape == (96,)
+    coarse = step == Awq(grid=3)  # of its three powers, none needs to be better than no scale
+    if scale is None:
+        assert coarse
+        return
+    assert scale.shape == (96,)
     # 4 of 96 channels carry nearly all of the output; finer steps for them are worth a lot, where
     # the search has more than three powers to choose from.
-    worth = 1.0 if step == Awq(grid=3) else 0.9
+    worth = 1.0 if coarse else 0.9
     assert error(x, weight, scale, recipe) < worth * error(x, weight, None, recipe)
     assert float(scale.max() * scale.min()) == pytest.approx(1.0, rel=1e-5)
 
