@@ -7,6 +7,7 @@ from wmrt.kernels import reference as reference  # registers its operators
 from wmrt.kernels import reference_w8 as reference_w8
 from wmrt.kernels.native import linear as _native  # noqa: F401
 from wmrt.kernels.registry import LinearOp, linear, operators
+from wmrt.kernels.triton import linear as _linear  # noqa: F401
 from wmrt.kernels.triton import ops as _triton  # noqa: F401
 
 __all__ = ["LinearOp", "linear", "operators"]

@@ -91,10 +91,18 @@ def linear_a8(x: Tensor, weight: QuantizedTensor) -> Tensor:
 
     A row of x with NaN or infinity gives a row of NaN.
     """
-    rows, columns = weight.shape
-    flat, spec = checked(x, columns).float(), weight.spec
-    weight_codes, weight_scales = _whole_groups(weight)
+    flat, spec = checked(x, weight.shape[1]).float(), weight.spec
     codes, scales = quantize_groups(flat, padded_to=max(spec.block, GROUP))
+    return dots_a8(codes, scales, weight).view(*x.shape[:-1], weight.shape[0])
+
+
+def dots_a8(codes: Tensor, scales: Tensor, weight: QuantizedTensor) -> Tensor:
+    """Activations as `quantize_groups` gives them, times packed [N, K] -> float32[B, N].
+
+    `codes` are [B, W], W being K rounded up to whole groups and blocks.
+    """
+    spec, rows = weight.spec, weight.shape[0]
+    weight_codes, weight_scales = _whole_groups(weight)
     step = min(spec.block, GROUP)  # both scales are constant over a dot product of this length
     batch, width = codes.shape
     blocks = codes.view(batch, width // step, step).transpose(0, 1)
@@ -111,7 +119,7 @@ def linear_a8(x: Tensor, weight: QuantizedTensor) -> Tensor:
         terms.view(width // spec.block, spec.block // step, batch, len(part)).mul_(row_scales)
         terms.view(width // GROUP, GROUP // step, batch, len(part)).mul_(group_scales)
         parts.append(_fold(terms) * weight.global_scale)
-    return joined(parts).view(*x.shape[:-1], rows)
+    return joined(parts).view(batch, rows)
 
 
 for _spec in FORMATS.values():

@@ -54,6 +54,11 @@ def laid_out(weight: QuantizedTensor, layout: str) -> LaidOut:
     return LaidOut(weight.format, weight.shape, layout, tensors, weight.global_scale)
 
 
+def on_cuda(x: torch.Tensor, weight: LaidOut) -> tuple[torch.Tensor, LaidOut]:
+    tensors = {name: tensor.cuda() for name, tensor in weight.tensors.items()}
+    return x.cuda(), replace(weight, tensors=tensors)
+
+
 def weight_parts(q: QuantizedTensor) -> tuple[Array, Array]:
     """Levels [N, K'], zero points taken off, and the scale of each, without the global scale."""
     codes, scales = q.codes.numpy(), q.scales.numpy()
