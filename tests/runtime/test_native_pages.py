@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import platform
+import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -138,3 +141,39 @@ def test_the_arena_hands_out_copies_and_tells_what_it_got(tmp_path: Path, seed: 
     assert arena.huge_bytes(tmp_path / "absent").bytes is None
     (tmp_path / "other").write_text("0-1 r--p 00000000 00:00 0\nAnonHugePages: 4 kB\n")
     assert arena.huge_bytes(tmp_path / "other").bytes is None
+
+
+_FILLED = """
+import ctypes, sys, torch
+from wmrt.runtime.native_pages import HUGE, Arena
+if sys.argv[1] == "locked" and ctypes.CDLL(None).mlockall(2):
+    raise SystemExit(3)
+given = torch.arange(4 * HUGE, dtype=torch.int32).to(torch.uint8)
+arena = Arena(given.nbytes)
+got = arena.take(given)
+arena.collapse()
+assert torch.equal(got, given)
+print(arena.huge_bytes().bytes)
+"""
+
+
+def _filled(how: str) -> int:
+    """Bytes in huge pages of an arena that a fresh process fills."""
+    run = subprocess.run(
+        [sys.executable, "-c", _FILLED, how], capture_output=True, text=True, check=False
+    )
+    if run.returncode == 3:
+        pytest.skip("this process may not lock its memory (ulimit -l)")
+    assert run.returncode == 0, run.stderr
+    return int(run.stdout)
+
+
+@needs_huge
+@pytest.mark.skipif(
+    [int(n) for n in re.findall(r"\d+", platform.release())[:2]] < [6, 1],
+    reason="small pages are joined by Linux 6.1 and newer",
+)
+def test_memory_locked_from_the_start_gets_huge_pages_too() -> None:
+    if _filled("free") == 0:
+        pytest.skip("the system has no huge page to give")
+    assert _filled("locked") > 0

@@ -6,6 +6,7 @@ file. Huge pages (2 MiB) are memory of this process, to which the weights are co
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import re
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from wmrt.runtime.build import linears
 PAGES = ("auto", "mapped", "huge")
 HUGE = 2 << 20
 _ALIGNED = 64
+_MADV_COLLAPSE = 25  # Python has no name for it
 _SMAPS = Path("/proc/self/smaps")
 _HEADER = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) ", re.MULTILINE)
 
@@ -95,6 +97,7 @@ def _to_huge(network: Network) -> ResolvedPages:
     held = (*network.parameters(), *network.buffers())
     arena = Arena(sum(-(-t.nbytes // _ALIGNED) * _ALIGNED for t in held))
     network._apply(arena.take)  # type: ignore[no-untyped-call]
+    arena.collapse()
     got = arena.huge_bytes().bytes
     if got == 0:
         raise UnsupportedError("the system gave no huge page, memory is too scattered; use auto")
@@ -113,6 +116,7 @@ class Arena:
         memory = torch.frombuffer(block, dtype=torch.uint8)  # keeps the block
         start = -memory.data_ptr() % HUGE
         self._memory, self.used = memory[start : start + size], 0
+        self._block = block
 
     def take(self, tensor: Tensor) -> Tensor:
         """A copy of a CPU tensor in this memory."""
@@ -121,6 +125,17 @@ class Arena:
         stored = tensor.detach().contiguous().view(-1).view(torch.uint8)
         np.copyto(part.numpy(), stored.numpy())
         return part.view(tensor.dtype).view(tensor.shape)
+
+    def collapse(self) -> None:
+        """Join what small pages hold into huge ones (Linux 6.1 and newer; before, they stay).
+
+        Where `mlockall` covers future memory, as real-time programs have it, the system fills a
+        mapping with small pages before huge ones can be asked for.
+        """
+        huge = self.huge_bytes().bytes
+        if huge is None or huge < self.used:
+            with contextlib.suppress(OSError):
+                self._block.madvise(_MADV_COLLAPSE)
 
     def huge_bytes(self, smaps: Path = _SMAPS) -> Figure:
         """How much of it huge pages hold; missing where the system does not tell."""
