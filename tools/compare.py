@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from wmrt import __version__
+from wmrt.cli.common import console
 from wmrt.core import measure
 from wmrt.core.errors import UsageError, WmrtError
 
@@ -270,7 +271,7 @@ def command(files: tuple[str, ...], pairs: tuple[str, ...], json_path: Path | No
             raise UsageError(f"--pair {text!r}: give two drives as A:B")
         chosen.append((first, second))
     results = compare(read_drives(files), chosen)
-    show(results, Console(highlight=False))
+    show(results, console())
     if json_path is not None:
         document = {"wmrt": __version__, "command": sys.argv, "results": results}
         json_path.parent.mkdir(parents=True, exist_ok=True)

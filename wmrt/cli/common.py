@@ -93,9 +93,17 @@ def _check_file(ctx: click.Context, param: click.Parameter, path: Path | None) -
     return path
 
 
+#: Columns of output that is no terminal's.
+UNBOUNDED = 160
+
+
 def console(stderr: bool = False) -> Console:
-    """Where tables (stdout) and notes (stderr) go; plain text when it is no terminal."""
-    return Console(stderr=stderr, highlight=False)
+    """Where tables (stdout) and notes (stderr) go; plain text when it is no terminal, and wide
+    enough then for every table (COLUMNS says otherwise): a file has no edge to break lines at."""
+    made = Console(stderr=stderr, highlight=False)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = UNBOUNDED
+    return made
 
 
 def progress(auto_refresh: bool = True) -> Progress:

@@ -3,12 +3,13 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from wmrt.runtime.bench import isolate
-from wmrt.runtime.bench.isolate import Measure, isolated
+from wmrt.runtime.bench.isolate import Measure, isolated, throttled
 
 NAMES = ["affinity", "SCHED_FIFO", "mlockall"]
 
@@ -91,3 +92,21 @@ def test_what_was_got_as_words_and_as_json() -> None:
     one = Measure("affinity", "to 0, 1", True)
     assert str(one) == "affinity to 0, 1"
     assert one.to_json() == {"name": "affinity", "asked": "to 0, 1", "got": True, "reason": None}
+
+
+@pytest.mark.parametrize(
+    ("runtime", "says"),
+    [
+        ("950000", ", of which the kernel takes 50 ms every 1000 ms (sysctl kernel.sched_rt_"),
+        ("-1", ""),
+        ("1000000", ""),
+        ("what", ""),
+        (None, ""),
+    ],
+)
+def test_throttling_is_told(runtime: str | None, says: str, tmp_path: Path) -> None:
+    (tmp_path / "sched_rt_period_us").write_text("1000000\n")
+    if runtime is not None:
+        (tmp_path / "sched_rt_runtime_us").write_text(f"{runtime}\n")
+    told = throttled(tmp_path)
+    assert told.startswith(says) and bool(told) == bool(says)
