@@ -15,24 +15,14 @@ from torch import Tensor
 from wmrt.core.errors import UnsupportedError, UsageError
 from wmrt.model.heads import Prediction
 from wmrt.model.network import Network, Ring
+from wmrt.runtime.graph_states import ResolvedGraph, check_mode
 from wmrt.runtime.imagination import next_q, roll
 from wmrt.runtime.step import Rollout
-
-GRAPH_MODES = ("auto", "on", "off")
-
-
-@dataclass(frozen=True)
-class ResolvedGraph:
-    """Whether a step is one captured CUDA Graph, and why or why not."""
-
-    used: bool
-    reason: str
 
 
 def resolve_graph(requested: str, device: torch.device) -> ResolvedGraph:
     """Decide graph use; ``on`` where it cannot be had raises `UnsupportedError` with the reason."""
-    if requested not in GRAPH_MODES:
-        raise UsageError(f"graph {requested!r} is unknown; allowed: {', '.join(GRAPH_MODES)}")
+    check_mode(requested)
     if device.type == "cuda":
         reason = "this version steps eagerly on CUDA; it has no captured executor"
     else:
