@@ -1,0 +1,68 @@
+"""Whole steps on a fake GPU, for `wmrt.runtime.graph_lint` to look at."""
+
+from __future__ import annotations
+
+import torch
+
+from wmrt.core.types import ActionSpec
+from wmrt.kernels.triton.linear import LAYOUT
+from wmrt.model.config import ModelConfig
+from wmrt.model.network import Network
+from wmrt.model.schema import StateSchema
+from wmrt.quant import Recipe
+from wmrt.quant.layouts import LaidOut
+from wmrt.runtime.build import linears, plan_recipes
+from wmrt.runtime.fake_cuda import on_fake_cuda
+from wmrt.runtime.graph_lint import Subject
+
+#: What a step of `Network` is known to do that a captured one should not: torch's operators give
+#: back new tensors. The fused operators write into buffers they are given.
+EAGER_ALLOCATES = (
+    "every operator of torch that is no view: embeddings, norms, projections, rotations, gathered "
+    "keys and values, softmax, heads, decoding"
+)
+
+
+def fake_network(
+    schema: StateSchema, config: ModelConfig, actions: ActionSpec, recipe: Recipe
+) -> Network:
+    """A network on a fake GPU, its 4-bit weights read by triton's operators and the others by
+    torch's. Call it inside `fake_cuda`."""
+    network = Network.hollow(schema, config, actions).eval()
+    plan = plan_recipes(network, recipe)
+    for name, module in linears(network).items():
+        own = plan[name]
+        implementation, layout = ("triton", LAYOUT) if own.packs else ("reference", "canonical")
+        module.expect(own, implementation, layout)
+    on_fake_cuda(network)
+    for name, module in linears(network).items():
+        if module.weight is None:  # reading the global scale of a real one is done when it loads
+            shape = (module.out_features, module.in_features)
+            held = dict(module.named_buffers(recurse=False))
+            module._packed = LaidOut(plan[name].weight_format, shape, LAYOUT, held, 1.0)
+    return network
+
+
+def eager_subject(
+    schema: StateSchema,
+    config: ModelConfig,
+    actions: ActionSpec,
+    recipe: Recipe,
+    batch: int = 1,
+) -> Subject:
+    """One step of ``batch`` robots as `Session.step` takes it, from encoded state to the predicted
+    consequences. Call it inside `fake_cuda`."""
+    network = fake_network(schema, config, actions, recipe)
+    columns = len(schema.columns)
+    codes = torch.zeros(batch, columns, dtype=torch.int64, device="cuda")
+    values = torch.zeros(batch, columns, device="cuda")
+    previous = torch.zeros(batch, len(actions), device="cuda")
+    ring = network.new_ring(batch)
+
+    def run() -> None:
+        hidden = network.step(codes, values, previous, ring)
+        chunk = network.action_head.decode(network.action_head(hidden))
+        network.predict(hidden, chunk[:, 0])
+
+    inputs = {"codes": codes, "values": values, "previous": previous}
+    return Subject(run, {**inputs, **ring.tensors()})
