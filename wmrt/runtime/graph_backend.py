@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -113,7 +113,8 @@ class TorchBackend:
     def _side(self) -> torch.cuda.Stream:
         """The stream of warm-up and capture; of high priority, for a display may share the GPU."""
         if self._stream is None:
-            self._stream = torch.cuda.Stream(self.device, priority=-1)
+            stream: Any = torch.cuda.Stream  # untyped
+            self._stream = stream(self.device, priority=-1)
         return self._stream
 
 
