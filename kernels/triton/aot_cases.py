@@ -16,7 +16,13 @@ from wmrt.core.errors import UsageError
 #: RTX 4090 (89), H200 (90), Jetson AGX Thor (110), RTX 5090 (120).
 TARGETS = (87, 89, 90, 110, 120)
 #: Modules of this package that have cases.
-MODULES: tuple[str, ...] = ("action_quant", "activations", "gemv", "norm")
+MODULES: tuple[str, ...] = (
+    "action_quant",
+    "activations",
+    "gemv",
+    "norm",
+    "transition_attention",
+)
 
 
 @dataclass(frozen=True)
