@@ -10,5 +10,6 @@ from wmrt.kernels.registry import LinearOp, linear, operators
 from wmrt.kernels.triton import linear as _linear  # noqa: F401
 from wmrt.kernels.triton import ops as _triton  # noqa: F401
 from wmrt.kernels.triton import ops_heads as _ops_heads  # noqa: F401
+from wmrt.kernels.triton import ops_state as _ops_state  # noqa: F401
 
 __all__ = ["LinearOp", "linear", "operators"]

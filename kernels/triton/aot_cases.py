@@ -21,7 +21,9 @@ MODULES: tuple[str, ...] = (
     "activations",
     "gemv",
     "norm",
+    "state_fusion",
     "transition_attention",
+    "transition_select",
 )
 
 
