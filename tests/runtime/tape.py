@@ -30,6 +30,14 @@ SYNCHRONOUS = (
 )
 
 
+def tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
 class Tape(TorchDispatchMode):
     """Records operators. A graph: what it recorded."""
 
@@ -52,10 +60,9 @@ class Tape(TorchDispatchMode):
             raise RuntimeError(self.fault)
         for func, args, kwargs, out in self.calls:
             again = func(*args, **kwargs)
-            if any(r.alias_info is not None for r in func._schema.returns):
-                continue
-            for old, new in zip(tree_leaves(out), tree_leaves(again), strict=True):
-                if isinstance(old, Tensor):
+            shared = {storage(t) for t in tensors((args, kwargs))}
+            for old, new in zip(tensors(out), tensors(again), strict=True):
+                if storage(old) not in shared:  # by memory: ``to`` may be a view, and may be none
                     old.copy_(new)
 
     def reset(self) -> None:

@@ -44,9 +44,9 @@ class Counter:
 
 @pytest.fixture(autouse=True)
 def collector() -> Iterator[None]:
-    before = gc.isenabled()
+    before = gc.isenabled(), frozen_garbage._holders
     yield
-    assert gc.isenabled() == before and frozen_garbage._holders == 0
+    assert (gc.isenabled(), frozen_garbage._holders) == before
     gc.unfreeze()
 
 

@@ -67,5 +67,5 @@ def test_a_value_read_in_the_step_is_found(
 def test_the_largest_preset_takes_no_memory(like: Checkpoint) -> None:
     with fake_cuda(), torch.no_grad():
         subject = eager_subject(like.schema, preset("1.3b"), like.actions, get_recipe("nvfp4"))
-        assert subject.buffers["keys"].shape == (24, 1, 64, 4, 128)
+        assert subject.buffers["ring.keys"].shape == (24, 1, 64, 4, 128)
         assert {t.device.type for t in subject.buffers.values()} == {"cuda"}

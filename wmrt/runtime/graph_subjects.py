@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from wmrt.core.types import ActionSpec
 from wmrt.kernels.triton.linear import LAYOUT
 from wmrt.model.config import ModelConfig
@@ -14,6 +12,7 @@ from wmrt.quant.layouts import LaidOut
 from wmrt.runtime.build import linears, plan_recipes
 from wmrt.runtime.fake_cuda import on_fake_cuda
 from wmrt.runtime.graph_lint import Subject
+from wmrt.runtime.static_step import StaticStep
 
 #: What a step of `Network` is known to do that a captured one should not: torch's operators give
 #: back new tensors. The fused operators write into buffers they are given.
@@ -50,19 +49,7 @@ def eager_subject(
     recipe: Recipe,
     batch: int = 1,
 ) -> Subject:
-    """One step of ``batch`` robots as `Session.step` takes it, from encoded state to the predicted
-    consequences. Call it inside `fake_cuda`."""
-    network = fake_network(schema, config, actions, recipe)
-    columns = len(schema.columns)
-    codes = torch.zeros(batch, columns, dtype=torch.int64, device="cuda")
-    values = torch.zeros(batch, columns, device="cuda")
-    previous = torch.zeros(batch, len(actions), device="cuda")
-    ring = network.new_ring(batch)
-
-    def run() -> None:
-        hidden = network.step(codes, values, previous, ring)
-        chunk = network.action_head.decode(network.action_head(hidden))
-        network.predict(hidden, chunk[:, 0])
-
-    inputs = {"codes": codes, "values": values, "previous": previous}
-    return Subject(run, {**inputs, **ring.tensors()})
+    """`StaticStep` of ``batch`` robots, from encoded state to the predicted consequences. Call it
+    inside `fake_cuda`."""
+    step = StaticStep(fake_network(schema, config, actions, recipe), batch)
+    return Subject(step.run, step.buffers)
