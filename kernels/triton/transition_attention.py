@@ -22,6 +22,44 @@ from wmrt.quant.activations import GROUP
 
 
 @triton.jit
+def jump_softmax(logits: tl.tensor, read: tl.tensor, value: tl.tensor) -> tl.tensor:
+    """Softmax of logits [T, R, 1] over both T and R, 0 where not `read`, times value [T, R, D]."""
+    logits = tl.where(read, logits, float("-inf"))
+    # Not of NaN, which its own weight carries on.
+    numbers = tl.where(logits == logits, logits, float("-inf"))
+    largest = tl.max(tl.max(numbers, 0, keep_dims=True), 1, keep_dims=True)
+    weight = tl.where(read, tl.exp(logits - largest), 0.0)
+    summed, total = tl.sum(weight * value, 0), tl.sum(weight, 0)
+    # Both in one reduction over warps: each costs two barriers.
+    summed, total = tl.split(tl.sum(tl.join(summed, tl.broadcast_to(total, summed.shape)), 0))
+    return tl.div_rn(summed, total)
+
+
+@triton.jit
+def store_head(
+    attended: tl.tensor,
+    own: tl.tensor,
+    d: tl.tensor,
+    out: tl.tensor,
+    factors: tl.tensor,
+    place: tl.tensor,
+    DIM: tl.constexpr,
+    QUANTIZE: tl.constexpr,
+    GROUP: tl.constexpr,
+) -> None:
+    """attended [BLOCK] to `place` of `out`, as it is or as codes with scales in `factors`, by the
+    lanes [1, R, BLOCK] that `own` it."""
+    if QUANTIZE:
+        codes, scales = quantize_groups(attended, GROUP)
+        codes = tl.broadcast_to(tl.reshape(codes, (1, 1, attended.shape[0])), own.shape)
+        tl.store(out + place + d, codes, mask=own)
+        group = tl.arange(0, attended.shape[0] // GROUP)
+        tl.store(factors + place // GROUP + group, scales, mask=group < DIM // GROUP)
+    else:
+        tl.store(out + place + d, tl.broadcast_to(attended[None, None, :], own.shape), mask=own)
+
+
+@triton.jit
 def transition_attention_kernel(
     q: tl.tensor,
     keys: tl.tensor,
@@ -49,10 +87,11 @@ def transition_attention_kernel(
     read them each for themselves: a row is 512 bytes of L2, and at batch 1 all of it is 16 programs
     that wait for two loads one after the other. What a slot holds that was not written yet is not
     read.
+
+    Tensors are [.., ROWS, DIM]: a turn of all warps brings ROWS whole rows, and each lane the part
+    of the query that it needs. With other shapes keys and values went through shared memory.
     """
     head, robot = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    # [.., ROWS, DIM]: a turn of all warps brings ROWS whole rows, and each lane the part of the
-    # query that it needs. With other shapes keys and values went through shared memory.
     r = tl.arange(0, ROWS)[None, :, None]
     n = tl.arange(0, SLOTS // ROWS)[:, None, None] * ROWS + r
     d = r * 0 + tl.arange(0, BLOCK)[None, None, :]
@@ -64,28 +103,9 @@ def transition_attention_kernel(
     key = tl.load(keys + row + d, mask=inside, other=0.0)
     value = tl.load(values + row + d, mask=inside, other=0.0)
     query = tl.load(q + (robot * HEADS + head) * DIM + d, mask=d < DIM, other=0.0)
-    dots = tl.sum(key * query, 2, keep_dims=True)
-    logits = tl.where(read, dots * SCALE + gate, float("-inf"))
-    # Not of NaN, which its own weight carries on.
-    numbers = tl.where(logits == logits, logits, float("-inf"))
-    largest = tl.max(tl.max(numbers, 0, keep_dims=True), 1, keep_dims=True)
-    weight = tl.where(read, tl.exp(logits - largest), 0.0)
-    summed, total = tl.sum(weight * value, 0), tl.sum(weight, 0)
-    # Both in one reduction over warps: each costs two barriers.
-    summed, total = tl.split(tl.sum(tl.join(summed, tl.broadcast_to(total, summed.shape)), 0))
-    attended = tl.div_rn(summed, total)
-    # Every row of lanes holds it, the first one stores it.
-    own = (r == 0) & (d < DIM)
-    if QUANTIZE:
-        codes, scales = quantize_groups(attended, GROUP)
-        place = robot * WIDTH + head * DIM
-        codes = tl.broadcast_to(tl.reshape(codes, (1, 1, BLOCK)), own.shape)
-        tl.store(out + place + d, codes, mask=own)
-        group = tl.arange(0, BLOCK // GROUP)
-        tl.store(factors + place // GROUP + group, scales, mask=group < DIM // GROUP)
-    else:
-        at = out + (robot * HEADS + head) * DIM + d
-        tl.store(at, tl.broadcast_to(attended[None, None, :], own.shape), mask=own)
+    attended = jump_softmax(tl.sum(key * query, 2, keep_dims=True) * SCALE + gate, read, value)
+    own = (r == 0) & (d < DIM)  # every row of lanes holds it, the first one stores it
+    store_head(attended, own, d, out, factors, robot * WIDTH + head * DIM, DIM, QUANTIZE, GROUP)
 
 
 def transition_attention(
@@ -139,6 +159,7 @@ def _launch(tensors: tuple[Tensor, ...], sizes: Attention, *, quantize: bool) ->
 def constants(sizes: Attention, *, quantize: bool) -> dict[str, Any]:
     """Constants of the kernel for these sizes."""
     slots, block = triton.next_power_of_2(sizes.slots), triton.next_power_of_2(sizes.dim)
+    width = sizes.heads * sizes.dim
     return {
         "HEADS": sizes.heads,
         "KV": sizes.kv_heads,
@@ -149,7 +170,7 @@ def constants(sizes: Attention, *, quantize: bool) -> dict[str, Any]:
         "BLOCK": block,
         "ROWS": min(slots, max(1, warps(slots * block) * 128 // block)),
         "SCALE": 1.0 / math.sqrt(sizes.dim),
-        "WIDTH": -(-sizes.heads * sizes.dim // checks.WHOLE) * checks.WHOLE,
+        "WIDTH": -(-width // checks.WHOLE) * checks.WHOLE if quantize else width,
         "QUANTIZE": quantize,
         "GROUP": GROUP,
     }
