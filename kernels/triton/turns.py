@@ -2,7 +2,7 @@
 
 A phase is an integer number of 2^-32 turns. Its quadrant is split off in integers, what is left is
 at most an eighth of a turn and is kept as the sum of two floats, so nothing is lost before the last
-roundings: both results are within 1.25 ulp of the exact ones.
+roundings: both results are within 1.1 ulp of the exact ones.
 """
 
 from __future__ import annotations

@@ -29,6 +29,12 @@ ODD = {
     "table_groups": 3, "table_cells": 5, "action_embed": 10, "action_knots": 5, "lstm": 20,
     "select_dim": 10, "window": 13, "past": 5, "head_dim": 12, "heads": 2, "kv_heads": 1,
 }  # fmt: skip
+#: Widths of preset 1.3b, so that kernels divide their work as there.
+WIDE = {
+    "d_model": 2048, "field_dim": 16, "mlp_hidden": 512, "embed": 64, "table_groups": 16,
+    "action_embed": 64, "action_knots": 65, "lstm": 256, "select_dim": 128, "window": 64,
+    "past": 8, "head_dim": 128,
+}  # fmt: skip
 
 
 def schema(numbers: int = 3) -> StateSchema:

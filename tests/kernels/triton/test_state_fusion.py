@@ -57,9 +57,14 @@ def test_more_fields_than_a_pass_and_one_group(seed: int) -> None:
     check(oracle.network(seed, numbers=70, table_groups=1, field_dim=4), 1, seed)
 
 
+def test_widths_of_the_largest_preset(seed: int) -> None:
+    check(oracle.network(seed, numbers=14, **oracle.WIDE), 1, seed)
+
+
 def test_sixteen_robots(seed: int) -> None:
     """Rows of the memory are the model's for each of them."""
-    check(oracle.network(seed, **BARE, table_rows=2048, table_groups=16, table_cells=8), 16, seed)
+    more = {"embed": 24, "table_rows": 2048, "table_groups": 16, "table_cells": 8}
+    check(oracle.network(seed, **BARE | more), 16, seed)
 
 
 def test_a_robot_has_the_same_bits_beside_any_others(seed: int) -> None:

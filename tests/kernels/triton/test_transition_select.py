@@ -65,13 +65,20 @@ def check_choice(
 
 @pytest.mark.parametrize("narrow", [True, False])
 def test_a_step_at_any_time(narrow: bool, seed: int) -> None:
-    net = oracle.network(seed, narrow=narrow)
-    given = oracle.scene(net, STEPS, seed)
+    check_step(oracle.network(seed, narrow=narrow), STEPS, seed)
+
+
+def test_widths_of_the_largest_preset(seed: int) -> None:
+    check_step(oracle.network(seed, **oracle.WIDE), [100], seed)
+
+
+def check_step(net: Network, steps: list[int], seed: int) -> None:
+    given = oracle.scene(net, steps, seed)
     exact, got = oracle.selected(net, given), oracle.select(transition_select, net, given)
     check_choice(net, given, got)
     near(got.hidden, exact.hidden, exact.hidden_bound)
     near(got.cell, exact.cell, exact.cell_bound)
-    row, present = torch.arange(len(STEPS)), given.step % net.config.window
+    row, present = torch.arange(len(steps)), given.step % net.config.window
     near(got.select_keys[row, present], exact.key, exact.key_bound)
     kept = exact.age != 0
     assert torch.equal(got.select_keys[kept].nan_to_num(7), given.select_keys[kept].nan_to_num(7))

@@ -47,7 +47,7 @@ def ulps(got: np.ndarray, want: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("kind", ["random", "edges", "small"])
-def test_within_two_ulps(kind: str, seed: int) -> None:
+def test_within_an_ulp_and_a_tenth(kind: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     if kind == "random":
         turns = rng.integers(0, 2**32, 1 << 18, dtype=np.uint32)
@@ -57,7 +57,7 @@ def test_within_two_ulps(kind: str, seed: int) -> None:
     else:
         turns = (2.0 ** rng.uniform(0, 32, 1 << 16)).astype(np.uint32)
     for got, want in zip(computed(turns), exact(turns), strict=True):
-        assert ulps(got, want) < 1.25
+        assert ulps(got, want) < 1.1
 
 
 def test_quarters_are_exact() -> None:
