@@ -11,10 +11,12 @@ nothing can be measured.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -28,6 +30,7 @@ import wmrt
 from wmrt.core import machine
 from wmrt.core.errors import UsageError, WmrtError
 from wmrt.core.files import replacing
+from wmrt.runtime.spin import request_spin
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Seconds of all sections together.
@@ -68,6 +71,8 @@ def child(section: str, seconds: float, path: Path, setting: Any = None) -> dict
         write(path, found)
 
     write(path, found)
+    if chosen.place.type == "cuda":
+        say("spin", request_spin(0).to_json())  # before anything makes a context
     work = getattr(gpu_sections, section)
     extra = (seconds,) if section == "tests" else ()
     try:
@@ -86,15 +91,21 @@ def in_a_process(section: Section, seconds: float, path: Path) -> dict[str, Any]
     """`child` as a process that is ended when its time is over."""
     command = [sys.executable, "-m", "tools.gpu_check", "--section", section.name]
     command += ["--seconds", f"{max(seconds - 8, 1):.0f}", "--out", str(path.parent)]
+    # Without it cuBLAS may sum in another order on the stream that captures than on another one.
+    environment = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", **os.environ}
     log = path.with_suffix(".log")
     with log.open("w", encoding="utf-8") as to:
-        running = subprocess.Popen(command, cwd=ROOT, stdout=to, stderr=to)
+        running = subprocess.Popen(
+            command, cwd=ROOT, stdout=to, stderr=to, env=environment, start_new_session=True
+        )
         try:
             code: int | None = running.wait(seconds)
         except subprocess.TimeoutExpired:
-            running.kill()
-            running.wait()
             code = None
+        finally:  # with the processes that it started
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+            running.wait()
     found = read(path)
     if code not in (0, None) and found["verdict"] == "cut":
         last = log.read_text("utf-8", "replace").strip().splitlines()[-1:] or ["it said nothing"]

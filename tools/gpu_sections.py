@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tools import small_pytest
+from tools import gpu_tests
+from wmrt.core import machine
 from wmrt.model.checkpoint import Checkpoint, load_checkpoint
 from wmrt.model.config import preset
 from wmrt.model.network import Network
@@ -58,6 +59,7 @@ class Setting:
         buffer: bytes of a buffer of the copy that gives the floor.
         rate_hz, deadline_ms, paced: of the jitter run, in steps.
         effort: of the other runs. flat: steps of each part of the memory run.
+        workers: processes that run tests.
     """
 
     preset: str = "1.3b"
@@ -70,6 +72,7 @@ class Setting:
     paced: int = 10_000
     effort: Effort = field(default_factory=lambda: Effort(rounds=8, seconds=4.0))
     flat: int = 4_000
+    workers: int = field(default_factory=lambda: max(1, min(12, machine.usable_cpus() - 1)))
     compared: int = 100
 
     @property
@@ -129,30 +132,29 @@ def bandwidth(setting: Setting, say: Say) -> None:
 
 
 def tests(setting: Setting, say: Say, seconds: float) -> None:
-    """Every test of a kernel, with its CPU tensors carried to the GPU."""
-    small_pytest.install()
-    if setting.place.type == "cuda":
-        from wmrt.kernels.triton import ferry, interpreter
-
-        interpreter.repaired = ferry.ferried
+    """Every test of a kernel, with its CPU tensors carried to the GPU, in several processes: most
+    of the time goes into compiling."""
     base = int(os.environ.get("WMRT_TEST_SEED") or secrets.randbelow(2**32))
     say("seed", base)
-    end, counts = time.monotonic() + seconds, Counter[str]()
-    failures: list[dict[str, str]] = []
-    by_file: dict[str, dict[str, int]] = {}
-    for name in kernel_tests():
-        own = Counter[str]()
-        for outcome in small_pytest.run_module(name, base, lambda: time.monotonic() < end):
-            own[outcome.result] += 1
-            if outcome.result == "failed":
-                failures.append({"test": outcome.test, "reason": outcome.reason})
-        counts += own
-        by_file[name.rpartition(".")[2]] = dict(own)
-        say("counts", dict(counts))
-        say("files", by_file)
-        say("failures", failures)
-    if failures or counts["cut"]:
-        raise Short(f"{len(failures)} failed, {counts['cut']} were cut")
+    counts, files, failures = Counter[str](), dict[str, Counter[str]](), list[dict[str, str]]()
+    told = 0.0
+    for outcome in gpu_tests.run(kernel_tests(), base, seconds, setting.device, setting.workers):
+        counts[outcome.result] += 1
+        files.setdefault(outcome.test.partition(".")[0], Counter())[outcome.result] += 1
+        if outcome.result == "failed":
+            failures.append({"test": outcome.test, "reason": outcome.reason})
+        if time.monotonic() - told > 1.0:
+            told = time.monotonic()
+            _tell(say, counts, files, failures)
+    _tell(say, counts, files, failures)
+    if failures or counts["cut"] or not counts["passed"]:
+        raise Short(f"{counts['passed']} passed, {len(failures)} failed, {counts['cut']} were cut")
+
+
+def _tell(say: Say, counts: Any, files: Any, failures: Any) -> None:
+    say("counts", dict(counts))
+    say("files", {name: dict(own) for name, own in files.items()})
+    say("failures", failures)
 
 
 def kernel_tests() -> list[str]:

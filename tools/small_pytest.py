@@ -160,19 +160,25 @@ def module() -> types.ModuleType:
     return made
 
 
-def run_module(name: str, base: int, more: Callable[[], bool]) -> Iterator[Outcome]:
+def run_module(
+    name: str, base: int, more: Callable[[], bool], mine: Callable[[int], bool] = lambda at: True
+) -> Iterator[Outcome]:
     """The tests of an importable module, in order, while ``more()`` holds; what comes after is
-    ``cut``. ``base``: the run's seed."""
+    ``cut``. ``base``: the run's seed; ``mine``: which of them to run, by their number."""
     try:
         tests = importlib.import_module(name)
     except Exception as error:
-        yield Outcome(name, "failed", f"import: {type(error).__name__}: {error}")
+        if mine(0):
+            yield Outcome(name, "failed", f"import: {type(error).__name__}: {error}")
         return
+    number = 0
     for key, function in list(vars(tests).items()):
         if not key.startswith("test_") or not inspect.isfunction(function):
             continue
         for index, parameters in enumerate(_combinations(function)):
-            test = f"{name.rpartition('.')[2]}.{key}[{index}]"
+            test, number = f"{name.rpartition('.')[2]}.{key}[{index}]", number + 1
+            if not mine(number):
+                continue
             if not more():
                 yield Outcome(test, "cut", "its time was over")
             elif hasattr(function, "_skip"):

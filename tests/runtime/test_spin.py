@@ -49,7 +49,7 @@ class Driver:
     [
         (Driver(), True, "the driver spins, asked before there was a context", 1),
         (Driver(flags=0x1C, active=True), True, "asked in a context that was there before", 0x19),
-        (Driver(flags=0x01), True, "the driver spins", 1),
+        (Driver(flags=0x01), True, "the driver spins already", 1),
         (Driver(flags=4, deaf=True), False, "the driver kept its schedule 4, asked before", 4),
         (Driver(cuInit=100), False, "cuInit answered CUDA error 100", 0),
         (Driver(cuDevicePrimaryCtxSetFlags=708), False, "SetFlags answered CUDA error 708", 0),

@@ -57,10 +57,11 @@ def _request(driver: Any, index: int) -> SpinSync:
     _call(driver, "cuDeviceGet", ctypes.byref(device), index)
     flags, active = _state(driver, device)
     when = "in a context that was there before" if active else "before there was a context"
-    if flags & SCHEDULES != SPIN:
-        wanted = flags & ~SCHEDULES | SPIN
-        _call(driver, "cuDevicePrimaryCtxSetFlags", device, ctypes.c_uint(wanted))
-        flags, _ = _state(driver, device)
+    if flags & SCHEDULES == SPIN:
+        return SpinSync(True, "the driver spins already")
+    wanted = flags & ~SCHEDULES | SPIN
+    _call(driver, "cuDevicePrimaryCtxSetFlags", device, ctypes.c_uint(wanted))
+    flags, _ = _state(driver, device)
     if flags & SCHEDULES != SPIN:
         return SpinSync(False, f"the driver kept its schedule {flags & SCHEDULES}, asked {when}")
     return SpinSync(True, f"the driver spins, asked {when}")
