@@ -31,13 +31,21 @@ from wmrt.runtime.bench.arms import Arm
 from wmrt.runtime.bench.deadline import find_misses
 from wmrt.runtime.bench.flat import flatness
 from wmrt.runtime.bench.floor import Floor
-from wmrt.runtime.bench.gpu_arms import CompiledRunner, DeviceStream, GpuArm, Runner, encoded, feed
+from wmrt.runtime.bench.gpu_arms import (
+    STATES,
+    CompiledRunner,
+    DeviceStream,
+    GpuArm,
+    Runner,
+    encoded,
+    feed,
+)
 from wmrt.runtime.bench.gpu_network import kernels, random_network, read_bytes
 from wmrt.runtime.bench.outcome import Row, Work, ratios, row_of
 from wmrt.runtime.bench.rounds import Course, Effort, Instruments, run_rounds
 from wmrt.runtime.cuda_graph import CudaGraphExecutor
 from wmrt.runtime.graph_backend import GraphBackend
-from wmrt.runtime.static_step import StaticStep
+from wmrt.runtime.static_step import CapturableStep, StaticStep
 
 ROOT = Path(__file__).resolve().parents[1]
 KERNEL_TESTS = ROOT / "tests" / "kernels" / "triton"
@@ -54,6 +62,7 @@ class Setting:
     """What is measured where.
 
     Args:
+        step: the step on static buffers that is captured, of a network.
         backend: what captures steps on such buffers; None: torch on their device.
         compile: torch's, or a stand-in for it.
         buffer: bytes of a buffer of the copy that gives the floor.
@@ -64,6 +73,7 @@ class Setting:
 
     preset: str = "1.3b"
     device: str = "cuda"
+    step: Callable[[Network], CapturableStep] = StaticStep
     backend: Callable[[Mapping[str, Tensor]], GraphBackend | None] = lambda buffers: None
     compile: Callable[..., Callable[[], None]] = torch.compile
     buffer: int = 2**30
@@ -85,7 +95,7 @@ class Built:
     """A step of a recipe, captured, and its network."""
 
     network: Network
-    step: StaticStep
+    step: CapturableStep
     executor: CudaGraphExecutor
 
 
@@ -104,7 +114,7 @@ def network_of(setting: Setting, recipe: str) -> Network:
 def captured(setting: Setting, recipe: str) -> Iterator[Built]:
     """A step as one graph; raises where that cannot be had."""
     network = network_of(setting, recipe)
-    step = StaticStep(network)
+    step = setting.step(network)
     buffers = step.buffers
     executor = CudaGraphExecutor(step.run, buffers, graph="on", backend=setting.backend(buffers))
     with executor:
@@ -113,9 +123,8 @@ def captured(setting: Setting, recipe: str) -> Iterator[Built]:
 
 
 def arm_of(setting: Setting, built: Built, recipe: str, name: str, runner: Runner) -> GpuArm:
-    network = built.network
-    pinned = setting.place.type == "cuda"
-    given = encoded(network.schema, len(network.actions), 100, pinned)
+    network, pinned = built.network, setting.place.type == "cuda"
+    given = encoded(network.schema, built.step.inputs, STATES, pinned)
     return GpuArm(name, recipe, built.step, runner, given, read_bytes(network), kernels(network))
 
 
@@ -169,7 +178,7 @@ def capture(setting: Setting, say: Say) -> None:
     broken = []
     for recipe in RECIPES:
         with captured(setting, recipe) as built:
-            twin = StaticStep(built.network)
+            twin = setting.step(built.network)
             different = _different(setting, built, twin)
             say(recipe, {"graph": built.executor.to_json(), "different": different,
                          "steps": setting.compared, "kernels": kernels(built.network)})  # fmt: skip
@@ -178,10 +187,9 @@ def capture(setting: Setting, say: Say) -> None:
         raise Short(f"replays differ from eager steps: {', '.join(broken)}")
 
 
-def _different(setting: Setting, built: Built, twin: StaticStep) -> list[str]:
+def _different(setting: Setting, built: Built, twin: CapturableStep) -> list[str]:
     """Buffers of which a replayed and an eager step ever differed in a bit."""
-    network = built.network
-    given = encoded(network.schema, len(network.actions), 20, False)
+    given = encoded(built.network.schema, twin.inputs, 20, False)
     found: set[str] = set()
     for index in range(setting.compared):
         for step in (built.step, twin):
@@ -212,8 +220,8 @@ def peer(setting: Setting, say: Say) -> None:
     """torch.compile in bfloat16 beside nvfp4, in turns."""
     network = network_of(setting, "bf16")
     with captured(setting, "nvfp4") as built:
-        other = Built(network, StaticStep(network), built.executor)
-        runner = CompiledRunner(other.step, setting.compile)
+        step = StaticStep(network)
+        other, runner = Built(network, step, built.executor), CompiledRunner(step, setting.compile)
         arms = [
             arm_of(setting, built, "nvfp4", "captured", built.executor),
             arm_of(setting, other, "bf16", "torch.compile", runner),

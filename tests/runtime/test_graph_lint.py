@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import wmrt.kernels.triton.linear
-from wmrt.runtime.fake_cuda import fake_cuda, on_fake_cuda
+from wmrt.runtime.fake_cuda import fake_cuda, fake_like, on_fake_cuda
 from wmrt.runtime.graph_faults import (
     ALLOCATION,
     CHANCE,
@@ -160,6 +160,21 @@ def test_operators_of_wmrt_are_launches_by_name() -> None:
     assert wmrt.kernels.triton.ops
     report = lint(build)
     assert report.launches == {"wmrt::rms_norm": 1} and report.capturable
+
+
+def test_operators_that_write_into_buffers_are_a_clean_step() -> None:
+    def build() -> Subject:
+        like = {"q": torch.empty(1, 4, 32), "slots": torch.empty(1, 3, dtype=torch.int32)}
+        like |= {name: torch.empty(1, 8, 2, 32) for name in ("keys", "values")}
+        like |= {"bias": torch.empty(1, 3), "attended": torch.empty(1, 4, 32)}
+        t = {name: fake_like(tensor) for name, tensor in like.items()}
+        names = ("q", "keys", "values", "slots", "bias", "attended")
+        attend = torch.ops.wmrt.transition_attention
+        return Subject(lambda: attend(*(t[n] for n in names)), {"attended": t["attended"]})
+
+    report = lint(build)
+    assert report.clean, report.faults
+    assert report.launches == {"wmrt::transition_attention": 1}
 
 
 def test_a_module_on_the_meta_device_becomes_one_of_a_fake_gpu() -> None:

@@ -37,11 +37,13 @@ def on_fake_cuda(module: _Module) -> _Module:
         for held in (part._parameters, part._buffers):
             for name, tensor in held.items():
                 if tensor is not None:
-                    held[name] = _fake_like(tensor)
+                    held[name] = fake_like(tensor)
     return module
 
 
-def _fake_like(tensor: Tensor) -> Any:
+def fake_like(tensor: Tensor) -> Any:
+    """A fake CUDA tensor, contiguous, of this one's shape and type; a parameter for a parameter.
+    Call it inside `fake_cuda`."""
     fake = torch.empty(tensor.shape, dtype=tensor.dtype, device="cuda")
     is_parameter = isinstance(tensor, nn.Parameter)
     return nn.Parameter(fake, requires_grad=False) if is_parameter else fake

@@ -35,19 +35,22 @@ class Runner(Protocol):
         """What runs."""
 
 
-def encoded(schema: StateSchema, actions: int, count: int, pinned: bool) -> list[dict[str, Tensor]]:
-    """Inputs of ``count`` random steps of one robot in memory of the host, the same ones in every
-    run."""
+def encoded(
+    schema: StateSchema, inputs: Mapping[str, Tensor], count: int, pinned: bool
+) -> list[dict[str, Tensor]]:
+    """Values for ``inputs`` of ``count`` random steps of one robot in memory of the host, of their
+    types (a copy that converts waits), the same ones in every run."""
     generator = torch.Generator().manual_seed(0)
     found = []
     for state in random_states(schema, count):
         codes, values, _ = schema.encode(state, strict=False)
         given = {
-            "codes": torch.from_numpy(codes).long().unsqueeze(0),
+            "codes": torch.from_numpy(codes).unsqueeze(0),
             "values": torch.from_numpy(values).unsqueeze(0),
-            "previous": torch.rand(1, actions, generator=generator) * 2 - 1,
+            "previous": torch.rand(inputs["previous"].shape, generator=generator) * 2 - 1,
         }
-        found.append({k: t.pin_memory() if pinned else t for k, t in given.items()})
+        typed = {name: tensor.to(inputs[name].dtype) for name, tensor in given.items()}
+        found.append({k: t.pin_memory() if pinned else t for k, t in typed.items()})
     return found
 
 
