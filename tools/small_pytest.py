@@ -153,10 +153,10 @@ def skip(reason: str) -> None:
 
 def module() -> types.ModuleType:
     """What ``import pytest`` gets."""
-    made: Any = types.ModuleType("pytest")
-    made.mark, made.fixture, made.raises, made.skip = _Marks(), fixture, raises, skip
-    made.param = lambda *values, **_: _Param(values)
-    made.MonkeyPatch, made.FixtureRequest = MonkeyPatch, object
+    made = types.ModuleType("pytest")
+    vars(made).update(mark=_Marks(), fixture=fixture, raises=raises, skip=skip)
+    vars(made).update(param=lambda *values, **_: _Param(values))
+    vars(made).update(MonkeyPatch=MonkeyPatch, FixtureRequest=object)
     return made
 
 
@@ -238,7 +238,7 @@ class _Fixtures:
             return patch
         if name == "tmp_path":
             return Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
-        function = getattr(self._tests, name, None)
+        function: Any = getattr(self._tests, name, None)
         if not hasattr(function, "_fixture"):
             raise LookupError(f"no fixture {name}")
         arguments = {n: self.get(n) for n in inspect.signature(function).parameters}

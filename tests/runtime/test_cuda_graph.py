@@ -274,6 +274,19 @@ def test_a_fault_that_shows_while_waiting(seed: int) -> None:
     executor.close()
 
 
+def test_closing_waits_for_what_is_queued(seed: int) -> None:
+    step = Counter(seed)
+    device = backend(step)
+    executor = CudaGraphExecutor(step, step.buffers, backend=device)
+    executor.prepare()
+    executor.replay()
+    device.faults["synchronize"] = FAULT
+    with pytest.raises(DeviceError, match="giving a graph back failed: CUDA error: an illegal"):
+        executor.close()
+    assert executor.state is State.CLOSED
+    executor.close()
+
+
 REPLACEMENTS: list[tuple[Callable[[Counter], object], str]] = [
     (lambda s: setattr(s, "x", s.x.clone()), r"x was replaced by torch.float32 \[6\] on cpu at"),
     (lambda s: setattr(s, "total", s.total[:3]), r"total was replaced by torch.float32 \[3\]"),

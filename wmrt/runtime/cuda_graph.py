@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wmrt.core.errors import UnsupportedError, UsageError
+from wmrt.core.errors import DeviceError, UnsupportedError, UsageError
 from wmrt.runtime import frozen_garbage
 from wmrt.runtime.graph_backend import Graph, GraphBackend, backend_of
 from wmrt.runtime.graph_life import Life, first_line
@@ -128,7 +128,10 @@ class CudaGraphExecutor:
             self._backend.synchronize()
 
     def close(self) -> None:
-        """Give the graph's memory back, and what was set aside back to the garbage collector."""
+        """Give the graph's memory back, and what was set aside back to the garbage collector.
+
+        Waits for queued steps; `DeviceError` if one of them failed.
+        """
         self._life.to(Event.CLOSE)
         self._drop()
 
@@ -240,8 +243,13 @@ class CudaGraphExecutor:
             self._holds = False
             frozen_garbage.release()
         # After a fault of the device its memory cannot be given back, and need not be.
-        if graph is not None and not self._life.failure:
+        if graph is None or self._life.failure:
+            return
+        try:
+            self._backend.synchronize()  # nobody else gets its memory while a step still runs
             graph.reset()
+        except RuntimeError as error:
+            raise DeviceError(f"giving a graph back failed: {first_line(error)}") from error
 
 
 @contextlib.contextmanager
