@@ -9,6 +9,7 @@ from wmrt.kernels.native import linear as _native  # noqa: F401
 from wmrt.kernels.registry import LinearOp, linear, operators
 from wmrt.kernels.triton import linear as _linear  # noqa: F401
 from wmrt.kernels.triton import ops as _triton  # noqa: F401
+from wmrt.kernels.triton import ops_fused as _ops_fused  # noqa: F401
 from wmrt.kernels.triton import ops_heads as _ops_heads  # noqa: F401
 from wmrt.kernels.triton import ops_state as _ops_state  # noqa: F401
 

@@ -95,22 +95,31 @@ def weight_parts(q: QuantizedTensor) -> tuple[Array, Array]:
 
 def a8(x: torch.Tensor, q: QuantizedTensor) -> Answer:
     """Int8 activations: integer dots per block, each scaled twice, then summed."""
-    levels, steps = weight_parts(q)
-    width = -(-levels.shape[1] // 32) * 32
+    width = -(-weight_parts(q)[0].shape[1] // 32) * 32
     flat = x.reshape(-1, q.shape[1]).float().numpy()
     groups = np.pad(flat, ((0, 0), (0, width - flat.shape[1]))).reshape(len(flat), width // 32, 32)
     amax = np.abs(groups).max(-1, keepdims=True)
     scale = (amax / np.float32(127)).astype(np.float32)
     with np.errstate(invalid="ignore", divide="ignore"):
         codes = np.where(scale > 0, np.rint(groups / scale), 0).astype(np.float64)
-    real = (codes * scale).reshape(len(flat), width)[:, : levels.shape[1]]
+    answer = of_codes(codes.reshape(len(flat), width), scale[..., 0], q)
+    shape = (*x.shape[:-1], q.shape[0])
+    return Answer(answer.exact.reshape(shape), answer.bound.reshape(shape))
+
+
+def of_codes(codes: Array, factors: Array, q: QuantizedTensor) -> Answer:
+    """Int8 activations [B, W] that are codes already, and the factors [B, W / 32] of their groups;
+    W is the weight's columns or more."""
+    levels, steps = weight_parts(q)
+    scale = np.repeat(factors.astype(np.float64), 32, 1)
+    real = (codes.astype(np.float64) * scale)[:, : levels.shape[1]]
     step = 16 if q.format == "nvfp4" else 32
     weight = levels * steps
     # One term per dot product: [B, N, terms]. Each is scaled in two products, all are added, and
     # the global scale multiplies once.
     products = real[:, None, :] * weight[None]
     terms = products.reshape(*products.shape[:2], products.shape[2] // step, step).sum(-1)
-    return _answer(x, q, terms)
+    return _answer(torch.from_numpy(codes), q, terms)
 
 
 def token(x: torch.Tensor, q: QuantizedTensor, activation: str) -> Answer:
