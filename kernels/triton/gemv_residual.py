@@ -10,8 +10,9 @@ from torch import Tensor
 from wmrt.kernels.triton.aot_cases import AotCase
 from wmrt.kernels.triton.fused_checks import FORMATS, Matrix, check_residual
 from wmrt.kernels.triton.gemv import check_aligned, constants, entries_of, matrix_types, unit
-from wmrt.kernels.triton.gemv_rows import row_sums
+from wmrt.kernels.triton.gemv_rows import first_loads, sums_after
 from wmrt.kernels.triton.library import FP_FUSION
+from wmrt.kernels.triton.normed import dependent_case, follow
 from wmrt.kernels.triton.plans import plan
 from wmrt.kernels.triton.variants import Variant
 
@@ -35,20 +36,30 @@ def gemv_residual(
     CHUNK: tl.constexpr,
     AHEAD: tl.constexpr,
     DECODE: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """x[b, n] += scale * sum_k w[n, k] codes[b, k] for `ROWS` rows; arguments as in `gemv`."""
     zero = tl.minimum(rows, 0)
     mine = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    acc = row_sums(
-        words, entries, codes, factors, tl.minimum(mine, rows - 1), zero,
-        STEPS, ENTRIES, FORMAT, OWNERS, BATCH, SPLIT, CHUNK, AHEAD, False, DECODE,
-    )  # fmt: skip
+    row = tl.minimum(mine, rows - 1)
+    loaded = first_loads(words, entries, row, zero, STEPS, ENTRIES, OWNERS, SPLIT, CHUNK, AHEAD)
+    follow(DEPENDENT)
     # As in `gemv`: the first lane stores, at places that show the compiler no neighbours.
     lane = tl.arange(0, 8 * SPLIT)
     at = (mine + mine * zero)[:, None] + (lane * zero)[None, :]
     first = (mine < rows)[:, None] & (lane == 0)[None, :]
+    ahead: tl.tensor = ()
+    if BATCH == 1:  # asked for now, it is there when the sum is; of more there is no room to hold
+        ahead = ahead + (tl.load(x + at, mask=first, other=0.0),)
+    acc = sums_after(
+        loaded, words, entries, codes, factors, row, zero,
+        STEPS, ENTRIES, FORMAT, OWNERS, BATCH, SPLIT, CHUNK, AHEAD, False, DECODE,
+    )  # fmt: skip
     for b in tl.static_range(BATCH):
-        before = tl.load(x + b * rows + at, mask=first, other=0.0)
+        if BATCH == 1:
+            before = ahead[0]
+        else:
+            before = tl.load(x + b * rows + at, mask=first, other=0.0)
         total = tl.broadcast_to(tl.sum(acc[b], 1)[:, None], at.shape)
         after = tl.fma(total, unit(FORMAT, False, DECODE) * scale, before)
         tl.store(x + b * rows + at, after, mask=first)
@@ -78,7 +89,9 @@ def launch(variant: Variant, codes: Tensor, factors: Tensor, matrix: Matrix, x: 
         rows,
         matrix.global_scale,
         **constants(matrix.format, (rows, matrix.columns), batch, variant.int8, how),
+        DEPENDENT=variant.dependent,
         num_warps=how.warps,
+        launch_pdl=variant.dependent,
         enable_fp_fusion=FP_FUSION,
     )
 
@@ -91,7 +104,8 @@ def aot_cases() -> list[AotCase]:
     found += [_case(f"nvfp4.down.rows{rows}", "nvfp4", down, rows) for rows in (4, 8, 16)]
     found += [_case(f"{format}.out.rows1", format, out, 1) for format in ("nvfp4", "int4-g128")]
     found += [_case("nvfp4.out.small", "nvfp4", (256, 256), 1)]
-    return [*found, _case("nvfp4.down.small", "nvfp4", (256, 768), 1)]
+    found += [_case("nvfp4.down.small", "nvfp4", (256, 768), 1)]
+    return [*found, dependent_case(_case("nvfp4.out.dependent", "nvfp4", out, 1))]
 
 
 def _case(name: str, format: str, shape: tuple[int, int], batch: int) -> AotCase:
@@ -102,7 +116,7 @@ def _case(name: str, format: str, shape: tuple[int, int], batch: int) -> AotCase
         name=f"gemv_residual.{name}",
         kernel=gemv_residual,
         signature={**kinds, "rows": "i32", "scale": "fp32"},
-        constants=constants(format, shape, batch, "prmt", how),
+        constants={**constants(format, shape, batch, "prmt", how), "DEPENDENT": False},
         warps=how.warps,
         aligned=tuple(kinds),
         weights_per_program=how.rows * shape[1],

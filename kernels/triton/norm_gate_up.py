@@ -13,7 +13,7 @@ from wmrt.kernels.triton.gemv import check_aligned, constants, entries_of, matri
 from wmrt.kernels.triton.gemv_rows import first_loads, sums_after
 from wmrt.kernels.triton.library import FP_FUSION
 from wmrt.kernels.triton.norm import quantize_groups
-from wmrt.kernels.triton.normed import norm_rows, pair_sums, ready
+from wmrt.kernels.triton.normed import dependent_case, norm_rows, pair_sums, ready
 from wmrt.kernels.triton.plans import gate_up_plan, normed_block, normed_bytes
 from wmrt.kernels.triton.variants import Variant
 from wmrt.quant.activations import GROUP
@@ -45,6 +45,7 @@ def norm_gate_up(
     CHUNK: tl.constexpr,
     AHEAD: tl.constexpr,
     DECODE: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """32 results h = silu(gate) * up a program, of rows h and h + HIDDEN; `ROWS` is 64.
 
@@ -60,7 +61,7 @@ def norm_gate_up(
     place = tl.arange(0, ROWS)
     row = tl.minimum(group * 32 + place % 32, HIDDEN - 1) + place // 32 * HIDDEN
     loaded = first_loads(words, entries, row, zero, STEPS, ENTRIES, OWNERS, SPLIT, CHUNK, AHEAD)
-    given, steps = ready(x, norm, work, eps, zero, K, STEPS, BATCH, BLOCK)
+    given, steps = ready(x, norm, work, eps, zero, K, STEPS, BATCH, BLOCK, DEPENDENT)
     acc = sums_after(
         loaded, words, entries, given, steps, row, zero,
         STEPS, ENTRIES, FORMAT, OWNERS, BATCH, SPLIT, CHUNK, AHEAD, False, DECODE,
@@ -130,7 +131,7 @@ def launch(
     start = (groups if block else 1) * normed_bytes(matrix.columns, batch)
     results = work[start : start + groups * batch * GROUP * 4].view(torch.float32)
     if not block:
-        norm_rows(x, norm, eps, work, matrix.columns, how.warps)
+        norm_rows(x, norm, eps, work, matrix.columns, how.warps, variant.dependent)
     norm_gate_up[(groups,)](
         matrix.words,
         entries_of(matrix.lane_scales, matrix.format),
@@ -147,7 +148,9 @@ def launch(
         BLOCK=block,
         HIDDEN=matrix.rows // 2,
         **constants(matrix.format, (matrix.rows, matrix.columns), batch, variant.int8, how),
+        DEPENDENT=variant.dependent,
         num_warps=how.warps,
+        launch_pdl=variant.dependent,
         enable_fp_fusion=FP_FUSION,
     )
 
@@ -157,7 +160,8 @@ def aot_cases() -> list[AotCase]:
     wide, small = (13824, 2048), (1536, 256)
     found = [_case(f"{format}.rows1", format, wide, 1) for format in FORMATS]
     found += [_case(f"nvfp4.rows{rows}", "nvfp4", wide, rows) for rows in (4, 8, 16)]
-    return [*found, _case("nvfp4.small", "nvfp4", small, 1)]
+    found.append(_case("nvfp4.small", "nvfp4", small, 1))
+    return [*found, dependent_case(_case("nvfp4.dependent", "nvfp4", wide, 1))]
 
 
 def _case(name: str, format: str, shape: tuple[int, int], batch: int) -> AotCase:
@@ -165,6 +169,7 @@ def _case(name: str, format: str, shape: tuple[int, int], batch: int) -> AotCase
     kinds = {**matrix_types(format), "work": "*i8", "codes": "*i8"}
     kinds |= dict.fromkeys(("x", "norm", "results", "factors"), "*fp32")
     sizes = {"K": shape[1], "BLOCK": normed_block(shape[1], batch), "HIDDEN": shape[0] // 2}
+    sizes |= {"DEPENDENT": False}
     return AotCase(
         name=f"norm_gate_up.{name}",
         kernel=norm_gate_up,

@@ -13,7 +13,7 @@ from wmrt.kernels.triton.fused_checks import FORMATS, Matrix, check_qkv
 from wmrt.kernels.triton.gemv import check_aligned, constants, entries_of, matrix_types, unit
 from wmrt.kernels.triton.gemv_rows import first_loads, sums_after
 from wmrt.kernels.triton.library import FP_FUSION
-from wmrt.kernels.triton.normed import norm_rows, pair_sums, ready
+from wmrt.kernels.triton.normed import dependent_case, norm_rows, pair_sums, ready
 from wmrt.kernels.triton.plans import normed_block, qkv_plan
 from wmrt.kernels.triton.variants import Variant
 
@@ -51,6 +51,7 @@ def norm_qkv_rope_store(
     CHUNK: tl.constexpr,
     AHEAD: tl.constexpr,
     DECODE: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """`ROWS` / 2 pairs (i, i + HALF) of rows of heads a program; see `launch`.
 
@@ -66,7 +67,7 @@ def norm_qkv_rope_store(
     pair = tl.minimum(pair, (HEADS + 2 * GROUPS) * HALF - 1)
     row = pair // HALF * (2 * HALF) + pair % HALF + place // (ROWS // 2) * HALF
     loaded = first_loads(words, entries, row, zero, STEPS, ENTRIES, OWNERS, SPLIT, CHUNK, AHEAD)
-    codes, factors = ready(x, norm, work, eps, zero, K, STEPS, BATCH, BLOCK)
+    codes, factors = ready(x, norm, work, eps, zero, K, STEPS, BATCH, BLOCK, DEPENDENT)
     acc = sums_after(
         loaded, words, entries, codes, factors, row, zero,
         STEPS, ENTRIES, FORMAT, OWNERS, BATCH, SPLIT, CHUNK, AHEAD, False, DECODE,
@@ -127,7 +128,7 @@ def launch(
     how = qkv_plan(matrix.rows, matrix.columns, batch)
     block = normed_block(width, batch)
     if not block:
-        norm_rows(x, norm, eps, work, matrix.columns, how.warps)
+        norm_rows(x, norm, eps, work, matrix.columns, how.warps, variant.dependent)
     norm_qkv_rope_store[(triton.cdiv(matrix.rows, how.rows),)](
         matrix.words,
         entries_of(matrix.lane_scales, matrix.format),
@@ -145,7 +146,9 @@ def launch(
         matrix.global_scale,
         **_sizes(width, block, q.shape[1], keys.shape, slots.shape[1]),
         **constants(matrix.format, (matrix.rows, matrix.columns), batch, variant.int8, how),
+        DEPENDENT=variant.dependent,
         num_warps=how.warps,
+        launch_pdl=variant.dependent,
         enable_fp_fusion=FP_FUSION,
     )
 
@@ -168,7 +171,8 @@ def aot_cases() -> list[AotCase]:
     wide, small = (16, 4, 128, 2048), (4, 2, 64, 256)
     found = [_case(f"{format}.rows1", format, wide, 1) for format in FORMATS]
     found += [_case(f"nvfp4.rows{rows}", "nvfp4", wide, rows) for rows in (4, 8, 16)]
-    return [*found, _case("nvfp4.small", "nvfp4", small, 1)]
+    found.append(_case("nvfp4.small", "nvfp4", small, 1))
+    return [*found, dependent_case(_case("nvfp4.dependent", "nvfp4", wide, 1))]
 
 
 def _case(name: str, format: str, of: tuple[int, int, int, int], batch: int) -> AotCase:
@@ -183,7 +187,7 @@ def _case(name: str, format: str, of: tuple[int, int, int, int], batch: int) -> 
         name=f"norm_qkv_rope_store.{name}",
         kernel=norm_qkv_rope_store,
         signature={**kinds, "rows": "i32", "eps": "fp32", "scale": "fp32"},
-        constants={**constants(format, shape, batch, "prmt", how), **sizes},
+        constants={**constants(format, shape, batch, "prmt", how), **sizes, "DEPENDENT": False},
         warps=how.warps,
         aligned=tuple(kinds),
         weights_per_program=how.rows * width,

@@ -6,6 +6,8 @@ and hands them to its lanes through memory that is its own, some kilobytes that 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -14,7 +16,19 @@ from wmrt.kernels.triton.aot_cases import AotCase
 from wmrt.kernels.triton.gemv_rows import pin
 from wmrt.kernels.triton.library import FP_FUSION
 from wmrt.kernels.triton.norm import quantize_groups, row_scale
+from wmrt.kernels.triton.variants import DEPENDENT_FROM
 from wmrt.quant.layouts.base import STEP
+
+
+@triton.jit
+def follow(DEPENDENT: tl.constexpr) -> None:
+    """With `DEPENDENT`: lets the launch behind this one begin, and waits for the one before.
+
+    What is loaded above must be what no launch of a step writes: weights. Nothing is stored above.
+    """
+    if DEPENDENT:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
 
 
 @triton.jit
@@ -28,6 +42,7 @@ def ready(
     STEPS: tl.constexpr,
     BATCH: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> tl.tensor:
     """Where `row_sums` finds its activations: codes as int64[BATCH, 32 * STEPS] and factors.
 
@@ -35,6 +50,7 @@ def ready(
     part of `work` first; with 0, `work` holds them already, for all programs.
     """
     PART: tl.constexpr = BATCH * STEPS * 288
+    follow(DEPENDENT)
     if BLOCK > 0:
         pin(zero)
         work += tl.program_id(0) * PART
@@ -90,15 +106,25 @@ def norm_rows_kernel(
     STEPS: tl.constexpr,
     BATCH: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """One program, one row of x[BATCH, K], into what `ready` finds in `work`."""
+    follow(DEPENDENT)
     row = tl.program_id(0)
     factors = (work + BATCH * STEPS * 256).to(tl.pointer_type(tl.float32)) + row * (STEPS * 8)
     codes = work + row * (STEPS * 256)
     norm_codes(x + row * K, norm, codes, factors, eps, K, STEPS * 256, BLOCK)
 
 
-def norm_rows(x: Tensor, norm: Tensor, eps: float, work: Tensor, columns: int, warps: int) -> None:
+def norm_rows(
+    x: Tensor,
+    norm: Tensor,
+    eps: float,
+    work: Tensor,
+    columns: int,
+    warps: int,
+    dependent: bool,
+) -> None:
     """The norm of x[B, K] for a matrix of `columns`, in a launch of its own.
 
     `warps` as in the launch that follows: they decide in which order a row is summed, and a vector
@@ -114,17 +140,31 @@ def norm_rows(x: Tensor, norm: Tensor, eps: float, work: Tensor, columns: int, w
         STEPS=columns // STEP,
         BATCH=batch,
         BLOCK=max(STEP, triton.next_power_of_2(width)),
+        DEPENDENT=dependent,
         num_warps=warps,
+        launch_pdl=dependent,
         enable_fp_fusion=FP_FUSION,
     )
 
 
 def aot_cases() -> list[AotCase]:
     """Rows of the presets 1.3b and `small`, by the warps of the two plans."""
-    return [_case(2048, 8), _case(2048, 16), _case(256, 4), _case(256, 8)]
+    found = [_case(2048, 8), _case(2048, 16), _case(256, 4), _case(256, 8)]
+    return [*found, dependent_case(replace(found[0], name="norm_rows.2048.dependent"))]
 
 
 def _case(width: int, warps: int) -> AotCase:
-    sizes = {"K": width, "STEPS": width // STEP, "BATCH": 4, "BLOCK": width}
+    sizes = {"K": width, "STEPS": width // STEP, "BATCH": 4, "BLOCK": width, "DEPENDENT": False}
     kinds = {"x": "*fp32", "norm": "*fp32", "work": "*i8", "eps": "fp32"}
     return AotCase(f"norm_rows.{width}.warps{warps}", norm_rows_kernel, kinds, sizes, warps)
+
+
+def dependent_case(case: AotCase) -> AotCase:
+    """The case as a dependent launch: griddepcontrol's two instructions have to be there."""
+    return replace(
+        case,
+        constants={**case.constants, "DEPENDENT": True},
+        targets=tuple(target for target in case.targets if target >= DEPENDENT_FROM),
+        instructions=(*case.instructions, "ACQBULK", "PREEXIT"),
+        options={"launch_pdl": True},
+    )

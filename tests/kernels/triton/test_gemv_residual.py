@@ -10,7 +10,7 @@ import torch
 
 from tests.conftest import FULL
 from tests.kernels import oracle
-from tests.kernels.fused import DEVICE, FIXED, HOW, draw, random, running
+from tests.kernels.fused import DEPENDENT, DEVICE, FIXED, HOW, draw, random, running
 from wmrt.core.errors import QuantizationError, UnsupportedError, UsageError
 from wmrt.kernels.triton import activations
 from wmrt.kernels.triton.fused_checks import FORMATS, Matrix
@@ -65,6 +65,10 @@ def test_a_robot_has_its_bits_in_every_batch_and_for_itself(seed: int) -> None:
     x = draw(rng, 3, 18)
     whole = run(activations.int8_codes(given, 512), matrix, x)
     assert torch.equal(run(activations.int8_codes(given, 512), matrix, x), whole)
+    follows = x.clone()
+    codes = activations.int8_codes(given, 512)
+    launch(DEPENDENT, *codes, matrix, follows)
+    assert torch.equal(follows, whole)
     for b in range(3):
         alone = run(activations.int8_codes(given[b : b + 1], 512), matrix, x[b : b + 1])
         assert torch.equal(alone[0], whole[b])

@@ -7,9 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
+import triton
+import triton.language as tl
 
 from wmrt.core.errors import UsageError
 from wmrt.kernels.triton.interpreter import repaired
+from wmrt.kernels.triton.norm import quantize_groups as quantize_kernel
 from wmrt.kernels.triton.norm import rms_norm, rms_norm_int8
 from wmrt.model.trunk import RMS_EPS, RMSNorm
 from wmrt.quant.activations import quantize_groups
@@ -62,6 +65,32 @@ def test_codes_are_the_references_of_the_same_rows(width: int, padded_to: int, s
     assert codes.dtype == torch.int8
     np.testing.assert_array_equal(codes.numpy(), want.to(torch.int8).numpy())
     np.testing.assert_array_equal(scales.numpy(), want_scales.numpy())
+
+
+@triton.jit
+def groups(x: tl.tensor, codes: tl.tensor, scales: tl.tensor, BLOCK: tl.constexpr) -> None:
+    at = tl.arange(0, BLOCK)
+    whole, steps = quantize_kernel(tl.load(x + at), 32)
+    tl.store(codes + at, tl.reshape(whole, (BLOCK,)))
+    tl.store(scales + tl.arange(0, BLOCK // 32), steps)
+
+
+def test_codes_are_those_of_true_divisions(seed: int) -> None:
+    """Numbers next to halves of a scale, in magnitudes down to 2^-90; smaller ones are zeros."""
+    rng = np.random.default_rng(seed)
+    count = 1 << 14
+    scale = np.exp2(rng.uniform(-90, 100, (count // 32, 1))).astype(np.float32)
+    x = (scale * (rng.integers(-127, 127, (count // 32, 32)) + 0.5)).astype(np.float32)
+    x = (x.view(np.int32) + rng.integers(-2, 3, x.shape).astype(np.int32)).view(np.float32)
+    x[:, 0] = 127 * scale[:, 0]
+    x[0], x[1], x[2] = 0.0, 1e-30, rng.standard_normal(32) * 2.0**-96
+    given = torch.from_numpy(x.ravel())
+    codes, scales = torch.empty(count, dtype=torch.int8), torch.empty(count // 32)
+    with repaired():
+        groups[(1,)](given, codes, scales, BLOCK=count)
+    want, want_scales = quantize_groups(given)
+    assert torch.equal(scales, want_scales)
+    assert torch.equal(codes[96:], want[96:].to(torch.int8)) and not codes[:96].any()
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
