@@ -17,8 +17,10 @@ from wmrt.core.errors import UsageError
 TARGETS = (87, 89, 90, 110, 120)
 #: Modules of this package that have cases.
 MODULES: tuple[str, ...] = (
+    "action_decode",
     "action_quant",
     "activations",
+    "dense",
     "gemv",
     "gemv_residual",
     "norm",

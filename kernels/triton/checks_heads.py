@@ -121,3 +121,135 @@ def attended_int8(sizes: Attention, q: Tensor, codes: Tensor, factors: Tensor) -
     require("codes", codes, torch.int8, (sizes.batch, width))
     require("factors", factors, torch.float32, (sizes.batch, width // GROUP))
     together(q=q, codes=codes, factors=factors)
+
+
+class Dense(NamedTuple):
+    """A matrix [rows, width] of which `columns` count, for `batch` vectors; `half`: bfloat16."""
+
+    batch: int
+    rows: int
+    columns: int
+    width: int
+    half: bool
+    norm: bool
+    bias: bool
+    gelu: bool
+
+
+#: What `dense` may end with.
+ACTIVATIONS = ("none", "gelu")
+#: What the columns of a matrix of `dense` are padded to: 16 bytes of bfloat16.
+ALIGNED = 8
+
+
+def dense(
+    x: Tensor,
+    norm: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str,
+    out: Tensor,
+) -> Dense:
+    """Sizes behind x [B, K], weight [N, K'], out [B, N]; see the launcher.
+
+    Raises `UsageError`: tensors that do not fit, or an activation that is none; `UnsupportedError`:
+    a weight of 2^31 words.
+    """
+    batch = robots("x", x, 2)
+    if activation not in ACTIVATIONS:
+        raise UsageError(f"activation {activation!r}: allowed are {', '.join(ACTIVATIONS)}")
+    columns = int(x.shape[1])
+    width = -(-columns // ALIGNED) * ALIGNED
+    kind = weight.dtype if weight.dtype == torch.bfloat16 else torch.float32
+    rows = int(weight.shape[0]) if weight.dim() else 0
+    if rows < 1 or columns < 1:
+        raise UsageError(f"the weight is {list(weight.shape)} for {columns} columns; both count")
+    require("x", x, torch.float32, (batch, columns), rows_apart=True)
+    require("weight", weight, kind, (rows, width))
+    if norm is not None:
+        require("norm", norm, torch.float32, (columns,))
+    if bias is not None:
+        require("bias", bias, torch.float32, (rows,))
+    require("out", out, torch.float32, (batch, rows), rows_apart=True)
+    together(x=x, norm=norm, weight=weight, bias=bias, out=out)
+    if weight.numel() >= 2**31:
+        raise UnsupportedError(f"a weight of {weight.numel()} numbers is too large; split its rows")
+    if weight.device.type != "meta" and weight.data_ptr() % 16:
+        raise UsageError("the weight has to lie at a multiple of 16 bytes; copy it with .clone()")
+    half, gelu = kind == torch.bfloat16, activation == "gelu"
+    return Dense(batch, rows, columns, width, half, norm is not None, bias is not None, gelu)
+
+
+class Decode(NamedTuple):
+    """Sizes of a chunk's distributions and of the embedding of its first action."""
+
+    batch: int
+    steps: int
+    dims: int
+    bins: int
+    knots: int
+    embed: int
+
+
+#: Bins on both sides of the mode that count, as in `wmrt.model.twohot`.
+RADIUS = 2
+#: Logits of a robot that one program takes.
+MOST_LOGITS = 1 << 16
+
+
+def action_decode(
+    logits: Tensor,
+    centers: Tensor,
+    embedding: Tensor,
+    chunk: Tensor,
+    action: Tensor,
+    embedded: Tensor,
+) -> Decode:
+    """Sizes behind logits [B, H, A, bins] and a table [A, knots, E / A]; see the launcher.
+
+    Raises `UsageError`: tensors that do not fit together; `UnsupportedError`: too many logits.
+    """
+    batch = robots("logits", logits, 4)
+    _, steps, dims, bins = map(int, logits.shape)
+    if min(steps, dims, bins) < 1 or embedding.dim() != 3 or min(embedding.shape) < 1:
+        raise UsageError(
+            f"logits are {list(logits.shape)} and the embedding {list(embedding.shape)}; they have "
+            "to be [B, H, A, bins] and [A, knots, E / A], all of them at least 1"
+        )
+    knots, embed = int(embedding.shape[1]), dims * int(embedding.shape[2])
+    kind = embedding.dtype if embedding.dtype == torch.bfloat16 else torch.float32
+    if knots < 2:
+        raise UsageError(f"an embedding of {knots} knots; it takes 2 to interpolate between")
+    require("logits", logits, torch.float32, (batch, steps, dims, bins))
+    require("centers", centers, torch.float32, (bins,))
+    require("embedding", embedding, kind, (dims, knots, embedding.shape[2]))
+    require("chunk", chunk, torch.float32, (batch, steps, dims))
+    require("action", action, torch.float32, (batch, dims))
+    require("embedded", embedded, torch.float32, (batch, embed), rows_apart=True)
+    together(
+        logits=logits, centers=centers, embedding=embedding, chunk=chunk, action=action,
+        embedded=embedded,
+    )  # fmt: skip
+    held = (1 << (steps * dims - 1).bit_length()) << (bins - 1).bit_length()
+    if held > MOST_LOGITS:
+        raise UnsupportedError(
+            f"a chunk of {steps} x {dims} x {bins} logits; one program holds {MOST_LOGITS}, both "
+            "factors rounded up to powers of two"
+        )
+    return Decode(batch, steps, dims, bins, knots, embed)
+
+
+#: Widest row that one program of RMSNorm keeps in registers.
+WIDEST = 16384
+
+
+def rms_norm_to(x: Tensor, weight: Tensor, out: Tensor) -> None:
+    """x and out [B, K], weight [K]: `UsageError` where they do not fit; see the launcher."""
+    batch = robots("x", x, 2)
+    width = int(x.shape[1])
+    if not 1 <= width <= WIDEST:
+        raise UsageError(f"rows of {width}; RMSNorm takes 1 to {WIDEST}")
+    require("x", x, torch.float32, (batch, width))
+    require("weight", weight, torch.float32, (width,))
+    require("out", out, torch.float32, (batch, width), rows_apart=True)
+    together(x=x, weight=weight, out=out)

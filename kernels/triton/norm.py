@@ -8,12 +8,11 @@ import triton.language as tl
 from torch import Tensor
 
 from wmrt.core.errors import UsageError
+from wmrt.kernels.triton import checks_heads as checks
 from wmrt.kernels.triton.aot_cases import AotCase
+from wmrt.kernels.triton.checks_heads import WIDEST
 from wmrt.kernels.triton.library import FP_FUSION
 from wmrt.quant.activations import GROUP
-
-#: Widest row that one program keeps in registers.
-WIDEST = 16384
 
 
 @triton.jit
@@ -63,11 +62,13 @@ def rms_norm_kernel(
     eps: tl.tensor,
     K: tl.constexpr,
     WIDTH: tl.constexpr,
+    STRIDE: tl.constexpr,
     BLOCK: tl.constexpr,
     QUANTIZE: tl.constexpr,
     GROUP: tl.constexpr,
 ) -> None:
-    """One program, one row: float32[rows, K], or int8 codes [rows, WIDTH] and their scales."""
+    """One program, one row: float32[rows, K], or int8 codes [rows, WIDTH] and their scales. Rows
+    of `out` are STRIDE apart."""
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     value = tl.load(x + row * K + at, mask=at < K, other=0.0).to(tl.float32)
@@ -75,11 +76,11 @@ def rms_norm_kernel(
     value = value * row_scale(value, K, eps) * factor
     if QUANTIZE:
         codes, steps = quantize_groups(value, GROUP)
-        tl.store(out + row * WIDTH + at, tl.reshape(codes, (BLOCK,)), mask=at < WIDTH)
+        tl.store(out + row * STRIDE + at, tl.reshape(codes, (BLOCK,)), mask=at < WIDTH)
         group = tl.arange(0, BLOCK // GROUP)
         tl.store(scales + row * (WIDTH // GROUP) + group, steps, mask=group < WIDTH // GROUP)
     else:
-        tl.store(out + row * K + at, value, mask=at < K)
+        tl.store(out + row * STRIDE + at, value, mask=at < K)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -111,6 +112,18 @@ def rms_norm_int8(
     return codes, scales
 
 
+def rms_norm_to(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+    """`rms_norm` of float32[B, K] into `out` float32[B, K], of which rows may lie apart.
+
+    Raises `UsageError`: tensors that do not fit together, or K over `WIDEST`.
+    """
+    checks.rms_norm_to(x, weight, out)
+    rows, width = x.shape
+    made = _constants(width, width, out.stride(0), quantize=False)
+    options = {"num_warps": _warps(made["BLOCK"]), "enable_fp_fusion": FP_FUSION}
+    rms_norm_kernel[(rows,)](x, weight, out, out, eps, **made, **options)
+
+
 def _checked(x: Tensor, weight: Tensor) -> tuple[int, int]:
     width = x.shape[-1]
     if not x.is_floating_point() or not x.is_contiguous() or not 0 < width <= WIDEST:
@@ -138,14 +151,15 @@ def _launch(
 ) -> None:
     if rows == 0:
         return
-    constants = _constants(x.shape[-1], wide, quantize=quantize)
+    constants = _constants(x.shape[-1], wide, wide, quantize=quantize)
     options = {"num_warps": _warps(constants["BLOCK"]), "enable_fp_fusion": FP_FUSION}
     rms_norm_kernel[(rows,)](x, weight, out, scales, eps, **constants, **options)
 
 
-def _constants(width: int, wide: int, *, quantize: bool) -> dict[str, int | bool]:
+def _constants(width: int, wide: int, stride: int, *, quantize: bool) -> dict[str, int | bool]:
     block = max(GROUP, 1 << (wide - 1).bit_length())
-    return {"K": width, "WIDTH": wide, "BLOCK": block, "QUANTIZE": quantize, "GROUP": GROUP}
+    sizes = {"K": width, "WIDTH": wide, "STRIDE": stride, "BLOCK": block}
+    return {**sizes, "QUANTIZE": quantize, "GROUP": GROUP}
 
 
 def _warps(block: int) -> int:
@@ -154,14 +168,17 @@ def _warps(block: int) -> int:
 
 
 def aot_cases() -> list[AotCase]:
-    """The widths of the presets `small` and `1.3b`, with and without quantization."""
+    """The widths of the presets `small` and `1.3b`, with and without quantization, and into rows
+    with room for an embedded action."""
     found = []
-    for width in (256, 2048):
-        for quantize in (False, True):
-            constants = _constants(width, width, quantize=quantize)
+    for width, more in ((256, 32), (2048, 64)):
+        for op in ("rms_norm", "rms_norm_int8", "rms_norm_to"):
+            quantize = op == "rms_norm_int8"
+            stride = width + more if op == "rms_norm_to" else width
+            constants = _constants(width, width, stride, quantize=quantize)
             found.append(
                 AotCase(
-                    name=f"{'rms_norm_int8' if quantize else 'rms_norm'}.{width}",
+                    name=f"{op}.{width}",
                     kernel=rms_norm_kernel,
                     signature={
                         "x": "*fp32",

@@ -13,7 +13,7 @@ import triton.language as tl
 from wmrt.core.errors import UsageError
 from wmrt.kernels.triton.interpreter import repaired
 from wmrt.kernels.triton.norm import quantize_groups as quantize_kernel
-from wmrt.kernels.triton.norm import rms_norm, rms_norm_int8
+from wmrt.kernels.triton.norm import rms_norm, rms_norm_int8, rms_norm_to
 from wmrt.model.trunk import RMS_EPS, RMSNorm
 from wmrt.quant.activations import quantize_groups
 
@@ -137,3 +137,33 @@ def test_arguments_are_checked(x: torch.Tensor, weight: torch.Tensor, says: str)
 def test_padding_is_whole_groups() -> None:
     with pytest.raises(UsageError, match="padded_to=48: a multiple of 32"):
         rms_norm_int8(torch.zeros(1, 32), torch.ones(32), RMS_EPS, padded_to=48)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@torch.no_grad()
+def test_into_rows_that_lie_apart(width: int, seed: int) -> None:
+    """The bits of `rms_norm`, and nothing beside them."""
+    x, norm = rows(seed, width)
+    out = torch.full((3, width + 5), 7.0)
+    with repaired():
+        rms_norm_to(x, norm.weight, RMS_EPS, out[:, 2 : width + 2])
+        assert torch.equal(out[:, 2 : width + 2], rms_norm(x, norm.weight, RMS_EPS))
+    assert (out[:, :2] == 7).all() and (out[:, width + 2 :] == 7).all()
+    torch.ops.wmrt.rms_norm_to(x, norm.weight, RMS_EPS, out[:, 2 : width + 2])
+    assert torch.equal(out[:, 2 : width + 2], norm(x))
+
+
+@pytest.mark.parametrize(
+    ("x", "out", "says"),
+    [
+        (torch.zeros(17, 8), torch.zeros(17, 8), "first of 1 to 16 robots"),
+        (torch.zeros(2, 8).double(), torch.zeros(2, 8), "x is torch.float64"),
+        (torch.zeros(2, 8), torch.zeros(8, 2).t(), r"out is .* each is dense"),
+        (torch.zeros(2, 7), torch.zeros(2, 7), r"weight is .*\[8\].*\[7\]"),
+        (torch.zeros(1, 16385), torch.zeros(1, 16385), "takes 1 to 16384"),
+    ],
+)
+def test_arguments_of_rms_norm_to(x: torch.Tensor, out: torch.Tensor, says: str) -> None:
+    for call in (rms_norm_to, torch.ops.wmrt.rms_norm_to):
+        with pytest.raises(UsageError, match=says):
+            call(x, torch.ones(8), RMS_EPS, out)

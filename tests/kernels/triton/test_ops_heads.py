@@ -20,14 +20,24 @@ def attention(generator: torch.Generator) -> list[torch.Tensor]:
     return [torch.randn(2, 4, 32, generator=generator), *ring, slots, torch.zeros(2, 3)]
 
 
+def dense(generator: torch.Generator) -> list[Any]:
+    x, weight = (torch.randn(n, generator=generator) for n in ((2, 20), (5, 24)))
+    return [x, torch.ones(20), 1e-5, weight.bfloat16(), torch.zeros(5), "gelu"]
+
+
 def arguments(seed: int) -> dict[str, tuple[Any, ...]]:
     """A call of every operator, what it writes at the end."""
     generator = torch.Generator().manual_seed(seed)
     shared = attention(generator)
+    decode = [torch.randn(2, 3, 2, 7, generator=generator), torch.linspace(-1, 1, 7)]
+    decode.append(torch.randn(2, 5, 4, generator=generator))
     int8 = (torch.zeros(2, 256, dtype=torch.int8), torch.zeros(2, 8))
     return {
         "transition_attention": (*shared, torch.zeros(2, 4, 32)),
         "transition_attention_int8": (*shared, *int8),
+        "dense": (*dense(generator), torch.zeros(2, 9)[:, 1:6]),
+        "rms_norm_to": (dense(generator)[0], torch.ones(20), 1e-5, torch.zeros(2, 33)[:, 3:23]),
+        "action_decode": (*decode, torch.zeros(2, 3, 2), torch.zeros(2, 2), torch.zeros(2, 8)),
     }
 
 
