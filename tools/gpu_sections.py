@@ -40,7 +40,7 @@ from wmrt.runtime.bench.gpu_arms import (
     encoded,
     feed,
 )
-from wmrt.runtime.bench.gpu_network import kernels, random_network, read_bytes
+from wmrt.runtime.bench.gpu_network import kernels, random_network, read_bytes, step_of
 from wmrt.runtime.bench.outcome import Row, Work, ratios, row_of
 from wmrt.runtime.bench.rounds import Course, Effort, Instruments, run_rounds
 from wmrt.runtime.cuda_graph import CudaGraphExecutor
@@ -73,7 +73,7 @@ class Setting:
 
     preset: str = "1.3b"
     device: str = "cuda"
-    step: Callable[[Network], CapturableStep] = StaticStep
+    step: Callable[[Network], CapturableStep] = step_of
     backend: Callable[[Mapping[str, Tensor]], GraphBackend | None] = lambda buffers: None
     compile: Callable[..., Callable[[], None]] = torch.compile
     buffer: int = 2**30

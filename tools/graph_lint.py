@@ -22,19 +22,23 @@ from wmrt.core.errors import WmrtError
 SHOWN = 12
 
 
-def look(preset: str, recipe: str, batch: int) -> dict[str, Any]:
-    """The report of a preset's eager step, on the schema of the packaged checkpoint."""
+def look(preset: str, recipe: str, batch: int, step: str = "fused") -> dict[str, Any]:
+    """The report of a preset's step, ``fused`` or ``eager``, on the schema of the packaged
+    checkpoint."""
     from wmrt.model import config
     from wmrt.model.checkpoint import load_checkpoint
     from wmrt.quant import get_recipe
     from wmrt.runtime.graph_lint import lint
-    from wmrt.runtime.graph_subjects import EAGER_ALLOCATES, eager_subject
+    from wmrt.runtime.graph_subjects import EAGER_ALLOCATES, eager_subject, fused_subject
 
     like = load_checkpoint("highway")
     sizes, chosen = config.preset(preset), get_recipe(recipe)
-    report = lint(lambda: eager_subject(like.schema, sizes, like.actions, chosen, batch))
-    step = {"step": "eager", "preset": preset, "recipe": chosen.name, "batch": batch}
-    return {**step, "known_to_allocate": EAGER_ALLOCATES, **report.to_json()}
+    given = (like.schema, sizes, like.actions, chosen, batch)
+    fused = step == "fused"
+    report = lint(fused_subject(*given) if fused else lambda: eager_subject(*given))
+    told = {"step": step, "preset": preset, "recipe": chosen.name, "batch": batch}
+    known = {} if fused else {"known_to_allocate": EAGER_ALLOCATES}
+    return {**told, **known, **report.to_json()}
 
 
 def show(results: Mapping[str, Any]) -> None:
@@ -76,14 +80,21 @@ def _split(
     return allocations, [fault for fault in faults if fault["kind"] != ALLOCATION]
 
 
-@click.command(epilog="Example: python tools/graph_lint.py --preset 1.3b --recipe bf16")
+@click.command(epilog="Example: python tools/graph_lint.py --preset 1.3b --recipe nvfp4")
 @click.option("--preset", default="1.3b", show_default=True, help="Sizes of the network.")
 @click.option("--recipe", default="nvfp4", show_default=True, help="Form of its weights.")
 @click.option("--batch", default=1, show_default=True, type=click.IntRange(1, 16), help="Robots.")
+@click.option(
+    "--step",
+    type=click.Choice(["fused", "eager"]),
+    default="fused",
+    show_default=True,
+    help="By fused operators, or by torch's, the control arm.",
+)
 @json_option
-def main(preset: str, recipe: str, batch: int, json_path: Path | None) -> None:
+def main(preset: str, recipe: str, batch: int, step: str, json_path: Path | None) -> None:
     """Look at a step for what keeps it from being captured as a CUDA Graph."""
-    results = look(preset, recipe, batch)
+    results = look(preset, recipe, batch, step)
     show(results)
     write_result(json_path, results, recipe=results["recipe"])
     if not results["capturable"]:

@@ -20,6 +20,7 @@ MODULES: tuple[str, ...] = (
     "action_decode",
     "action_quant",
     "activations",
+    "consequences",
     "dense",
     "gemv",
     "gemv_residual",

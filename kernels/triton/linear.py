@@ -147,14 +147,19 @@ def _ready(x: Tensor, weight: LaidOut) -> Tensor:
             "wmrt.quant.layouts.to_layout"
         )
     flat = reference.checked(x, weight.shape[1])
-    for tensor in (flat, weight.tensors["words"]):
+    require_on_cuda(flat, weight.tensors["words"])
+    return flat
+
+
+def require_on_cuda(*tensors: Tensor) -> None:
+    """Raise `UnsupportedError` for the first that is elsewhere, with what to do."""
+    for tensor in tensors:
         if tensor.device.type != "cuda":
             library.require_kernels()
             raise UnsupportedError(
                 f"a triton linear runs on a CUDA device, got a tensor on {tensor.device}; move "
                 "the model and its inputs with .to('cuda'), or take implementation native"
             )
-    return flat
 
 
 def _linear(format: str, activation: str) -> Callable[[Tensor, LaidOut], Tensor]:

@@ -133,17 +133,9 @@ def launch(
     if not block:
         norm_rows(x, norm, eps, work, matrix.columns, how.warps, variant.dependent)
     norm_gate_up[(groups,)](
-        matrix.words,
-        entries_of(matrix.lane_scales, matrix.format),
-        x,
-        norm,
-        work,
-        results,
-        codes,
-        factors,
-        codes.shape[1],
-        eps,
-        matrix.global_scale,
+        *(matrix.words, entries_of(matrix.lane_scales, matrix.format)),
+        *(x, norm, work, results, codes, factors),
+        *(codes.shape[1], eps, matrix.global_scale),
         K=width,
         BLOCK=block,
         HIDDEN=matrix.rows // 2,

@@ -130,20 +130,9 @@ def launch(
     if not block:
         norm_rows(x, norm, eps, work, matrix.columns, how.warps, variant.dependent)
     norm_qkv_rope_store[(triton.cdiv(matrix.rows, how.rows),)](
-        matrix.words,
-        entries_of(matrix.lane_scales, matrix.format),
-        x,
-        norm,
-        work,
-        cos,
-        sin,
-        slots,
-        q,
-        keys,
-        values,
-        matrix.rows,
-        eps,
-        matrix.global_scale,
+        *(matrix.words, entries_of(matrix.lane_scales, matrix.format)),
+        *(x, norm, work, cos, sin, slots, q, keys, values),
+        *(matrix.rows, eps, matrix.global_scale),
         **_sizes(width, block, q.shape[1], keys.shape, slots.shape[1]),
         **constants(matrix.format, (matrix.rows, matrix.columns), batch, variant.int8, how),
         DEPENDENT=variant.dependent,

@@ -19,7 +19,7 @@ def run(*options: str) -> Any:
 
 def test_a_preset_is_shown_and_written(tmp_path: Path) -> None:
     path = tmp_path / "lint.json"
-    done = run("--preset", "tiny", "--recipe", "nvfp4", "--json", str(path))
+    done = run("--preset", "tiny", "--recipe", "nvfp4", "--step", "eager", "--json", str(path))
     assert done.exit_code == 0, done.output
     assert "eager step of tiny, nvfp4, batch 1:" in done.output and "aten::mul" in done.output
     results = json.loads(path.read_text("utf-8"))["results"]
@@ -36,10 +36,26 @@ def test_what_breaks_a_capture_falls_short(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(
         Network, "predict", lambda self, x, a: (x.sum().item(), right(self, x, a))[1]
     )
-    done = run("--preset", "tiny", "--recipe", "bf16")
+    done = run("--preset", "tiny", "--recipe", "bf16", "--step", "eager")
     assert done.exit_code == 1
     assert "host synchronisation: aten::_local_scalar_dense waits for a value" in done.output
     assert "falls short: a capture of this step would fail" in done.output
+
+
+@pytest.mark.parametrize("recipe", ["nvfp4", "mxfp4", "w4a8"])
+def test_the_fused_step_allocates_nothing(recipe: str, tmp_path: Path) -> None:
+    path = tmp_path / "lint.json"
+    done = run("--preset", "tiny", "--recipe", recipe, "--batch", "3", "--json", str(path))
+    assert done.exit_code == 0, done.output
+    results = json.loads(path.read_text("utf-8"))["results"]
+    assert results["capturable"] and results["clean"] and not results["faults"]
+    layers, others = 2, 11
+    assert results["launches"] == 5 * layers + others
+
+
+def test_a_recipe_without_a_fused_step_is_told() -> None:
+    done = run("--preset", "tiny", "--recipe", "bf16")
+    assert "blocks.0.qkv is bf16" in str(done.exception) and "executor=eager" in str(done.exception)
 
 
 def test_unknown_names_are_usage_errors() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -64,7 +65,7 @@ class CudaGraphExecutor:
         self._counts = (runs, replays)
         self._life = Life()
         self._graph: Graph | None = None
-        self._holds = False
+        self._held: weakref.finalize[[], CudaGraphExecutor] | None = None
         self.resolved: ResolvedGraph | None = None
         self.spin = SpinSync(False, "not asked for: nothing was captured")
 
@@ -185,7 +186,7 @@ class CudaGraphExecutor:
                 self._graph.replay()
             self._restored(before)
         frozen_garbage.hold()
-        self._holds = True
+        self._held = weakref.finalize(self, frozen_garbage.release)
         self._life.to(Event.PROVED)
         return None
 
@@ -239,9 +240,8 @@ class CudaGraphExecutor:
 
     def _drop(self) -> None:
         graph, self._graph = self._graph, None
-        if self._holds:
-            self._holds = False
-            frozen_garbage.release()
+        if self._held is not None:
+            self._held()  # once, also if it was let go without `close`
         # After a fault of the device its memory cannot be given back, and need not be.
         if graph is None or self._life.failure:
             return

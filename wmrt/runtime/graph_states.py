@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from wmrt.core.errors import UsageError
+import torch
+
+from wmrt.core.errors import UnsupportedError, UsageError
 
 GRAPH_MODES = ("auto", "on", "off")
 
@@ -30,6 +32,21 @@ def check_mode(requested: str) -> None:
     """Raise `UsageError` unless ``requested`` is one of `GRAPH_MODES`."""
     if requested not in GRAPH_MODES:
         raise UsageError(f"graph {requested!r} is unknown; allowed: {', '.join(GRAPH_MODES)}")
+
+
+def check_graph(requested: str, device: torch.device) -> None:
+    """Refuse at once what cannot be had whatever the model: an unknown mode, or ``on`` without a
+    CUDA device (`UnsupportedError`)."""
+    check_mode(requested)
+    if requested == "on" and device.type != "cuda":
+        raise UnsupportedError(
+            f"graph=on cannot be had: {no_graph(device)}; use graph=auto or graph=off"
+        )
+
+
+def no_graph(device: torch.device) -> str:
+    """Why a step on `device`, which is no CUDA device, is no CUDA Graph."""
+    return f"a CUDA Graph needs a CUDA device, this one is {device}"
 
 
 class State(Enum):

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
 from wmrt.core.types import ActionSpec
 from wmrt.kernels.triton.linear import LAYOUT
 from wmrt.model.config import ModelConfig
@@ -9,10 +16,13 @@ from wmrt.model.network import Network
 from wmrt.model.schema import StateSchema
 from wmrt.quant import Recipe
 from wmrt.quant.layouts import LaidOut
+from wmrt.runtime.bench.gpu_network import random_network
 from wmrt.runtime.build import linears, plan_recipes
-from wmrt.runtime.fake_cuda import on_fake_cuda
+from wmrt.runtime.fake_cuda import fake_like, on_fake_cuda
 from wmrt.runtime.graph_lint import Subject
 from wmrt.runtime.static_step import StaticStep
+from wmrt.runtime.triton_model import TritonModel
+from wmrt.runtime.triton_state import TritonState
 
 #: What a step of `Network` is known to do that a captured one should not: torch's operators give
 #: back new tensors. The fused operators write into buffers they are given.
@@ -53,3 +63,46 @@ def eager_subject(
     inside `fake_cuda`."""
     step = StaticStep(fake_network(schema, config, actions, recipe), batch)
     return Subject(step.run, step.buffers)
+
+
+def fused_subject(
+    schema: StateSchema,
+    config: ModelConfig,
+    actions: ActionSpec,
+    recipe: Recipe,
+    batch: int = 1,
+) -> Callable[[], Subject]:
+    """Makes `TritonState` of ``batch`` robots, without its two copies from and to the host, when it
+    is called inside `fake_cuda`. The weights of one layer are real until then: which type they have
+    depends on their values."""
+    network = random_network(schema, config.with_(layers=1), actions, recipe, torch.device("cpu"))
+    model = TritonModel(network)
+
+    def make() -> Subject:
+        network.config = config
+        on_fake_cuda(network)
+        for name, value in vars(model).items():
+            if name != "network":
+                setattr(model, name, _faked(value))
+        model.layers = model.layers * config.layers
+        state = TritonState(network, model, batch)
+        return Subject(state.compute, {**state.buffers, **state.arrays})
+
+    return make
+
+
+def _faked(value: Any) -> Any:
+    """`value` with fake tensors in place of its own."""
+    if isinstance(value, Tensor):
+        return fake_like(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = {f.name: _faked(getattr(value, f.name)) for f in fields(value)}
+        return replace(value, **parts)
+    if isinstance(value, Mapping):
+        return {name: _faked(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_faked(part) for part in value]
+    if isinstance(value, tuple):
+        each = [_faked(part) for part in value]
+        return type(value)(*each) if hasattr(value, "_fields") else tuple(each)
+    return value

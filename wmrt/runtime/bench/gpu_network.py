@@ -21,9 +21,12 @@ from wmrt.model.linear import Linear
 from wmrt.model.network import Network
 from wmrt.model.schema import StateSchema
 from wmrt.model.trunk import Block
-from wmrt.quant import Recipe
+from wmrt.quant import Recipe, get_recipe
 from wmrt.runtime.build import linears, plan_recipes
 from wmrt.runtime.capacity import ledger
+from wmrt.runtime.static_step import CapturableStep, StaticStep
+from wmrt.runtime.triton_model import TritonModel
+from wmrt.runtime.triton_state import TritonState
 
 PLAIN = "linear_bf16.torch"
 
@@ -38,6 +41,7 @@ class PlainLinear(nn.Module):
     def __init__(self, linear: Linear) -> None:
         super().__init__()
         assert linear.weight is not None  # of a float network
+        self.recipe = get_recipe("bf16")  # what a fused step asks a layer of the heads for
         self.weight = nn.Parameter(linear.weight.detach().to(torch.bfloat16), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -79,6 +83,14 @@ def random_network(
 def _replace(network: Network, name: str, module: nn.Module) -> None:
     parent, _, own = name.rpartition(".")
     setattr(network.get_submodule(parent), own, module)
+
+
+def step_of(network: Network, batch: int = 1) -> CapturableStep:
+    """The fused step of a network whose trunk is packed, torch's operators of any other."""
+    first = cast(Block, network.blocks[0]).qkv
+    if isinstance(first, Linear) and first.weight is None:
+        return TritonState(network, TritonModel(network), batch)
+    return StaticStep(network, batch)
 
 
 def read_bytes(network: Network) -> int:
