@@ -16,7 +16,22 @@ from wmrt.core.errors import UsageError
 #: RTX 4090 (89), H200 (90), Jetson AGX Thor (110), RTX 5090 (120).
 TARGETS = (87, 89, 90, 110, 120)
 #: Modules of this package that have cases.
-MODULES: tuple[str, ...] = ("action_quant", "activations", "gemv", "norm")
+MODULES: tuple[str, ...] = (
+    "action_decode",
+    "action_quant",
+    "activations",
+    "consequences",
+    "dense",
+    "gemv",
+    "gemv_residual",
+    "norm",
+    "norm_gate_up",
+    "norm_qkv_rope_store",
+    "normed",
+    "state_fusion",
+    "transition_attention",
+    "transition_select",
+)
 
 
 @dataclass(frozen=True)

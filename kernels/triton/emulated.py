@@ -101,6 +101,8 @@ LIBDEVICE: dict[str, Callable[..., Any]] = {
     "__nv_roundf": _half_away,
     "__nv_truncf": np.trunc,
     "__nv_tanhf": np.tanh,
+    "__nv_log1pf": np.log1p,
+    "__nv_expm1f": np.expm1,
     "__nv_erff": np.vectorize(math.erf, otypes=[np.float64]),
     "__nv_fmaf": bits.fused,
     "__nv_fmaf_rn": bits.fused,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,14 +13,12 @@ from wmrt.core.errors import QuantizationError, UnsupportedError
 from wmrt.kernels.triton.aot_cases import TARGETS, AotCase
 from wmrt.kernels.triton.gemv_rows import row_sums
 from wmrt.kernels.triton.library import FP_FUSION
+from wmrt.kernels.triton.plans import BATCH, Plan, plan
 from wmrt.kernels.triton.variants import Variant
 from wmrt.quant.activations import GROUP
 from wmrt.quant.formats import block_format
 from wmrt.quant.layouts.base import STEP
 from wmrt.quant.layouts.gpu import LANES, GpuGemv
-
-#: Rows of x in one launch.
-BATCH = 16
 
 
 @triton.jit(do_not_specialize=["rows"])  # of one row, `zero` would be known to be 0
@@ -83,32 +80,6 @@ def unit(FORMAT: tl.constexpr, FLOAT: tl.constexpr, DECODE: tl.constexpr) -> tl.
     return block * (floats if FLOAT else levels)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How a launch divides its work: the constants of `gemv` of these names, and warps."""
-
-    rows: int
-    split: int
-    chunk: int
-    ahead: int
-    warps: int = 4
-
-
-def plan(rows: int, columns: int, batch: int, two_rows_from: int) -> Plan:
-    """The plan for a weight [rows, columns].
-
-    `split` depends on the columns alone: it decides in which order a row is summed, and a vector is
-    to have the same bits in every batch.
-    """
-    steps = -(-columns // STEP)
-    runs, tail = divmod(steps, 4)
-    split = 2 if runs >= 2 or (not runs and tail >= 2) else 1
-    # One row for each lane while rows are few: 256 programs of 2048 rows keep 128 processors busy.
-    # Two share what is loaded of x, and what is computed of it where there are several vectors.
-    each = 2 if rows >= two_rows_from or batch > 1 else 1
-    return Plan(each * 16 // split, split, 8 if batch == 1 else 1, 2 if batch == 1 else 1)
-
-
 def constants(
     format: str, shape: tuple[int, int], batch: int, decode: str, how: Plan
 ) -> dict[str, Any]:
@@ -154,7 +125,7 @@ def multiply(
     _check(x, factors, words, scales, columns)
     how = plan(rows, columns, min(len(x), BATCH), variant.two_rows_from)
     decode = variant.bf16 if factors is None else variant.int8
-    entries = scales.view(torch.int16) if format == "nvfp4" else scales
+    entries = entries_of(scales, format)
     out = x.new_empty(len(x), rows, dtype=torch.float32)
     seen = x if factors is None else x.view(torch.int64)
     for start in range(0, len(x), BATCH):
@@ -187,16 +158,34 @@ def _check(x: Tensor, factors: Tensor | None, words: Tensor, scales: Tensor, col
     wanted = torch.float32 if factors is None else torch.int8
     if x.shape[1] != columns or x.dtype != wanted:
         raise QuantizationError(f"x must be {wanted} [B, {columns}], got {x.dtype} {list(x.shape)}")
-    for name, tensor in given.items():
+    check_aligned(**given)
+    if words.numel() >= 2**31:
+        raise UnsupportedError(
+            f"a weight of {words.numel()} words is too large for 32-bit offsets; split its rows"
+        )
+
+
+def check_aligned(**tensors: Tensor) -> None:
+    """`QuantizationError` where one is not contiguous, or off its multiple of bytes."""
+    for name, tensor in tensors.items():
         if not tensor.is_contiguous() or tensor.data_ptr() % (16 if name == "words" else 8):
             raise QuantizationError(
                 f"{name} must be contiguous and lie at a multiple of 16 bytes; got strides "
                 f"{tensor.stride()} at {tensor.data_ptr():#x}; copy it with .clone()"
             )
-    if words.numel() >= 2**31:
-        raise UnsupportedError(
-            f"a weight of {words.numel()} words is too large for 32-bit offsets; split its rows"
-        )
+
+
+def entries_of(scales: Tensor, format: str) -> Tensor:
+    """``lane_scales`` as the kernels read them: nvfp4's two of a lane together."""
+    return scales.view(torch.int16) if format == "nvfp4" else scales
+
+
+def matrix_types(format: str) -> dict[str, str]:
+    """Types of the two tensors of a weight, for `AotCase.signature`."""
+    return {
+        "words": "*i32",
+        "entries": {"nvfp4": "*i16", "mxfp4": "*u8"}.get(format, "*fp16"),
+    }
 
 
 def aot_cases() -> list[AotCase]:
@@ -226,8 +215,7 @@ def _case(
 ) -> AotCase:
     """A case of the plan for large devices; `a16` is the variant of bfloat16 activations."""
     how = plan(*shape, batch, two_rows_from=4096)
-    pointers = {"entries": {"nvfp4": "*i16", "mxfp4": "*u8"}.get(format, "*fp16")}
-    pointers |= {"words": "*i32", "x": "*fp32" if a16 else "*i64", "factors": "*fp32"}
+    pointers = {**matrix_types(format), "x": "*fp32" if a16 else "*i64", "factors": "*fp32"}
     dot = () if a16 else ("IDP.4A.S8.S8",)
     return AotCase(
         name=f"gemv_{name}",

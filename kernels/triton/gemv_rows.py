@@ -40,10 +40,59 @@ def row_sums(
     `dot8`; the others as in `gemv`. `CHUNK` turns are unrolled, more of them in a loop, and the
     weights of `AHEAD` turns are on their way before the first is used.
     """
-    RUNS: tl.constexpr = STEPS // 4
-    FULL: tl.constexpr = RUNS // SPLIT
-    LOOPS: tl.constexpr = (FULL - 1) // CHUNK if FULL > CHUNK else 0
-    LEFT: tl.constexpr = RUNS - LOOPS * CHUNK * SPLIT
+    loaded = first_loads(words, entries, rows, zero, STEPS, ENTRIES, OWNERS, SPLIT, CHUNK, AHEAD)
+    return sums_after(
+        loaded, words, entries, x, factors, rows, zero,
+        STEPS, ENTRIES, FORMAT, OWNERS, BATCH, SPLIT, CHUNK, AHEAD, FLOAT, DECODE,
+    )  # fmt: skip
+
+
+@triton.jit
+def first_loads(
+    words: tl.tensor,
+    entries: tl.tensor,
+    rows: tl.tensor,
+    zero: tl.tensor,
+    STEPS: tl.constexpr,
+    ENTRIES: tl.constexpr,
+    OWNERS: tl.constexpr,
+    SPLIT: tl.constexpr,
+    CHUNK: tl.constexpr,
+    AHEAD: tl.constexpr,
+) -> tl.tensor:
+    """The first loads of weights that `row_sums` does, for `sums_after`. They need no activations,
+    so whoever has these still to compute begins with this. Nothing for rows taken in a loop."""
+    words += (rows * (STEPS * 32))[:, None, None] + tl.arange(0, 4)[None, None, :]
+    entries += (rows * ENTRIES)[:, None]
+    loaded: tl.tensor = ()
+    if looped(STEPS, SPLIT, CHUNK) == 0:
+        loaded = begun(words, entries, 0, zero, STEPS // 4, STEPS % 4, OWNERS, SPLIT, AHEAD)
+    return loaded
+
+
+@triton.jit
+def sums_after(
+    loaded: tl.tensor,
+    words: tl.tensor,
+    entries: tl.tensor,
+    x: tl.tensor,
+    factors: tl.tensor,
+    rows: tl.tensor,
+    zero: tl.tensor,
+    STEPS: tl.constexpr,
+    ENTRIES: tl.constexpr,
+    FORMAT: tl.constexpr,
+    OWNERS: tl.constexpr,
+    BATCH: tl.constexpr,
+    SPLIT: tl.constexpr,
+    CHUNK: tl.constexpr,
+    AHEAD: tl.constexpr,
+    FLOAT: tl.constexpr,
+    DECODE: tl.constexpr,
+) -> tl.tensor:
+    """`row_sums` after `first_loads`."""
+    LOOPS: tl.constexpr = looped(STEPS, SPLIT, CHUNK)
+    LEFT: tl.constexpr = STEPS // 4 - LOOPS * CHUNK * SPLIT
     words += (rows * (STEPS * 32))[:, None, None] + tl.arange(0, 4)[None, None, :]
     entries += (rows * ENTRIES)[:, None]
     acc: tl.tensor = ()
@@ -51,18 +100,26 @@ def row_sums(
         acc = acc + (tl.zeros((rows.shape[0], 8 * SPLIT), tl.float32),)
     for loop in range(LOOPS):
         acc = passes(
-            acc, words, entries, x, factors, loop * (CHUNK * SPLIT), zero,
+            acc, (), words, entries, x, factors, loop * (CHUNK * SPLIT), zero,
             STEPS, CHUNK * SPLIT, 0, FORMAT, OWNERS, SPLIT, AHEAD, FLOAT, DECODE,
         )  # fmt: skip
     return passes(
-        acc, words, entries, x, factors, LOOPS * CHUNK * SPLIT, zero,
+        acc, loaded, words, entries, x, factors, LOOPS * CHUNK * SPLIT, zero,
         STEPS, LEFT, STEPS % 4, FORMAT, OWNERS, SPLIT, AHEAD, FLOAT, DECODE,
     )  # fmt: skip
+
+
+@triton.constexpr_function
+def looped(steps: int, split: int, chunk: int) -> int:
+    """How often a loop takes `chunk` turns before the rest of a row is taken unrolled."""
+    full = steps // 4 // split
+    return (full - 1) // chunk if full > chunk else 0
 
 
 @triton.jit
 def passes(
     acc: tl.tensor,
+    loaded: tl.tensor,
     words: tl.tensor,
     entries: tl.tensor,
     x: tl.tensor,
@@ -79,17 +136,19 @@ def passes(
     FLOAT: tl.constexpr,
     DECODE: tl.constexpr,
 ) -> tl.tensor:
-    """`acc` plus `RUNS` runs from run `first` on, and `TAIL` single steps behind them."""
+    """`acc` plus `RUNS` runs from run `first` on, and `TAIL` single steps behind them.
+
+    `loaded`: what `begun` gives, or nothing yet.
+    """
     TURNS: tl.constexpr = (RUNS + SPLIT - 1) // SPLIT
     COUNT: tl.constexpr = TURNS + (TAIL + SPLIT - 1) // SPLIT
     lane = tl.arange(0, 8 * SPLIT) % 8
+    if len(loaded) == 0:
+        loaded = begun(words, entries, first, zero, RUNS, TAIL, OWNERS, SPLIT, AHEAD)
     words += (first * 128 + lane * 4)[None, :, None]
     entries += first * (4 * OWNERS)
     x += first * 1024 if FLOAT else first * 128
     factors += first * 32 + lane
-    loaded: tl.tensor = ()
-    for j in tl.static_range(AHEAD if AHEAD < COUNT else COUNT):
-        loaded = loaded + (load(words, entries, j, zero, RUNS, TAIL, OWNERS, SPLIT),)
     for j in tl.static_range(COUNT):
         if j + AHEAD < COUNT:
             loaded = loaded + (load(words, entries, j + AHEAD, zero, RUNS, TAIL, OWNERS, SPLIT),)
@@ -101,6 +160,28 @@ def passes(
                 STEPS, FORMAT, FLOAT, DECODE,
             )  # fmt: skip
     return acc
+
+
+@triton.jit
+def begun(
+    words: tl.tensor,
+    entries: tl.tensor,
+    first: tl.tensor,
+    zero: tl.tensor,
+    RUNS: tl.constexpr,
+    TAIL: tl.constexpr,
+    OWNERS: tl.constexpr,
+    SPLIT: tl.constexpr,
+    AHEAD: tl.constexpr,
+) -> tl.tensor:
+    """What `passes` loads before it computes: the weights of `AHEAD` turns."""
+    COUNT: tl.constexpr = (RUNS + SPLIT - 1) // SPLIT + (TAIL + SPLIT - 1) // SPLIT
+    words += (first * 128 + tl.arange(0, 8 * SPLIT) % 8 * 4)[None, :, None]
+    entries += first * (4 * OWNERS)
+    loaded: tl.tensor = ()
+    for j in tl.static_range(AHEAD if AHEAD < COUNT else COUNT):
+        loaded = loaded + (load(words, entries, j, zero, RUNS, TAIL, OWNERS, SPLIT),)
+    return loaded
 
 
 @triton.jit

@@ -50,7 +50,7 @@ def capability(device: torch.device | str | int = "cuda") -> int:
     place = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     if place.type != "cuda":
         raise UsageError(f"device {device!r}: triton's kernels run on cuda devices")
-    _require_cuda()
+    require_cuda()
     index, count = place.index, torch.cuda.device_count()
     if index is not None and index >= count:
         raise UsageError(f"device {device!r}: there are {count} CUDA devices, counted from 0")
@@ -76,7 +76,8 @@ def require_kernels(device: torch.device | str | int = "cuda") -> int:
     return number
 
 
-def _require_cuda() -> None:
+def require_cuda() -> None:
+    """Raise `UnsupportedError` if this torch has no CUDA, or finds no device."""
     if torch.version.cuda is None:
         raise UnsupportedError(
             f"torch {torch.__version__} is built without CUDA; install a CUDA build of torch, or "

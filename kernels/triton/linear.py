@@ -45,7 +45,7 @@ _LIBRARY: Any = cast(Any, torch.library).Library("wmrt", "FRAGMENT")  # its meth
 _Multiply = Callable[[Tensor, Tensor | None, Tensor, Tensor, str, float], Tensor]
 
 
-def _weight(words: Tensor, scales: Tensor, format: str, factor: float) -> QuantizedTensor:
+def weight_of(words: Tensor, scales: Tensor, format: str, factor: float) -> QuantizedTensor:
     """The weight as it was before it was laid out, padding of its rows included."""
     shape = (words.shape[0], words.shape[1] * 8)
     stored = {"words": words, "lane_scales": scales}
@@ -56,7 +56,7 @@ def _weight(words: Tensor, scales: Tensor, format: str, factor: float) -> Quanti
 def _on_cpu(
     x: Tensor, factors: Tensor | None, words: Tensor, scales: Tensor, format: str, factor: float
 ) -> Tensor:
-    weight = _weight(words, scales, format, factor)
+    weight = weight_of(words, scales, format, factor)
     if factors is not None:
         return reference.dots_a8(x.float(), factors, weight)
     wide = torch.nn.functional.pad(x, (0, weight.shape[1] - x.shape[1]))
@@ -68,11 +68,11 @@ def _on_cuda(
 ) -> Tensor:
     from wmrt.kernels.triton import activations, gemv
 
-    chosen = _chosen(x.device)
+    how = chosen(x.device)
     with torch.cuda.device(x.device):
         if factors is None:
             x = activations.lane_floats(x, words.shape[1] * 8)
-        return gemv.multiply(x, factors, words, scales, format, factor, chosen)
+        return gemv.multiply(x, factors, words, scales, format, factor, how)
 
 
 def _on_meta(
@@ -82,7 +82,8 @@ def _on_meta(
 
 
 @functools.cache
-def _chosen(device: torch.device) -> Variant:
+def chosen(device: torch.device) -> Variant:
+    """The form of the kernels for a CUDA device; errors as `library.require_kernels`."""
     return variant(library.require_kernels(device))
 
 
@@ -94,7 +95,7 @@ def _quantize_on_cpu(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
 def _quantize_on_cuda(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
     from wmrt.kernels.triton import activations
 
-    _chosen(x.device)
+    chosen(x.device)
     with torch.cuda.device(x.device):
         return activations.int8_codes(x, width)
 
@@ -146,14 +147,19 @@ def _ready(x: Tensor, weight: LaidOut) -> Tensor:
             "wmrt.quant.layouts.to_layout"
         )
     flat = reference.checked(x, weight.shape[1])
-    for tensor in (flat, weight.tensors["words"]):
+    require_on_cuda(flat, weight.tensors["words"])
+    return flat
+
+
+def require_on_cuda(*tensors: Tensor) -> None:
+    """Raise `UnsupportedError` for the first that is elsewhere, with what to do."""
+    for tensor in tensors:
         if tensor.device.type != "cuda":
             library.require_kernels()
             raise UnsupportedError(
                 f"a triton linear runs on a CUDA device, got a tensor on {tensor.device}; move "
                 "the model and its inputs with .to('cuda'), or take implementation native"
             )
-    return flat
 
 
 def _linear(format: str, activation: str) -> Callable[[Tensor, LaidOut], Tensor]:

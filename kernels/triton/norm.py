@@ -6,22 +6,24 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra import libdevice
 
 from wmrt.core.errors import UsageError
+from wmrt.kernels.triton import checks_heads as checks
 from wmrt.kernels.triton.aot_cases import AotCase
+from wmrt.kernels.triton.checks_heads import WIDEST
 from wmrt.kernels.triton.library import FP_FUSION
 from wmrt.quant.activations import GROUP
-
-#: Widest row that one program keeps in registers.
-WIDEST = 16384
 
 
 @triton.jit
 def row_scale(x: tl.tensor, K: tl.constexpr, eps: tl.tensor) -> tl.tensor:
     """1 / sqrt(mean(x^2) + eps) of rows x[..., BLOCK] padded with zeros; each step rounded once, so
     that a row's scale does not depend on what the device approximates."""
-    mean = tl.div_rn(tl.sum(x * x, axis=-1), K * 1.0)
+    total = tl.sum(x * x, axis=-1)
+    if K & (K - 1) == 0:
+        mean = total * (1.0 / K)
+    else:
+        mean = tl.div_rn(total, K * 1.0)
     return tl.div_rn(1.0, tl.sqrt_rn(mean + eps))
 
 
@@ -29,16 +31,26 @@ def row_scale(x: tl.tensor, K: tl.constexpr, eps: tl.tensor) -> tl.tensor:
 def quantize_groups(x: tl.tensor, GROUP: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
     """x[BLOCK] -> int8 codes [BLOCK / GROUP, GROUP] and float32 scales [BLOCK / GROUP].
 
-    As `wmrt.quant.activations.quantize_groups`. The largest magnitude is found among bit patterns,
-    which order floats as integers do and put NaN on top: `tl.max` of floats would drop it.
+    As `wmrt.quant.activations.quantize_groups` where the largest magnitude of a group is at least
+    2^-90; of a group with less, the codes are 0. The largest is found among bit patterns, which
+    order floats as integers do and put NaN on top: `tl.max` of floats would drop it.
+
+    A quotient is taken by a reciprocal, one for a group, and corrected by its remainder (Markstein,
+    "Computation of elementary functions on the IBM RISC System/6000", 1990): three instructions
+    where a division has ten. Below 2^-90, whose pattern is 37 << 23, the remainder may be rounded.
     """
     groups = tl.reshape(x, (x.shape[0] // GROUP, GROUP))
-    patterns = groups.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    largest = tl.max(patterns, axis=1).to(tl.float32, bitcast=True)
-    scales = tl.div_rn(largest, tl.full(largest.shape, 127.0, tl.float32))
-    whole = libdevice.rint(tl.div_rn(groups, tl.broadcast_to(scales[:, None], groups.shape)))
-    bounded = tl.minimum(tl.maximum(whole, -127.0), 127.0)
-    return tl.where(whole == whole, bounded, 0.0).to(tl.int8), scales
+    largest = tl.max(groups.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1)
+    size = largest.to(tl.float32, bitcast=True)
+    near = size * (1.0 / 127.0)
+    scales = tl.fma(tl.fma(near, -127.0, size), 1.0 / 127.0, near)
+    inverse = tl.broadcast_to(tl.div_rn(1.0, scales)[:, None], groups.shape)
+    quotient = groups * inverse
+    rest = tl.fma(quotient, tl.broadcast_to(-scales[:, None], groups.shape), groups)
+    # 1.5 * 2^23: adding it rounds to an integer, half to even, in the lowest bits.
+    whole = (tl.fma(rest, inverse, quotient) + 12582912.0).to(tl.int32, bitcast=True)
+    ordinary = (largest >= 37 << 23) & (largest < 0x7F800000)
+    return tl.where(ordinary[:, None], whole, 0).to(tl.int8), scales
 
 
 @triton.jit
@@ -50,11 +62,13 @@ def rms_norm_kernel(
     eps: tl.tensor,
     K: tl.constexpr,
     WIDTH: tl.constexpr,
+    STRIDE: tl.constexpr,
     BLOCK: tl.constexpr,
     QUANTIZE: tl.constexpr,
     GROUP: tl.constexpr,
 ) -> None:
-    """One program, one row: float32[rows, K], or int8 codes [rows, WIDTH] and their scales."""
+    """One program, one row: float32[rows, K], or int8 codes [rows, WIDTH] and their scales. Rows
+    of `out` are STRIDE apart."""
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     value = tl.load(x + row * K + at, mask=at < K, other=0.0).to(tl.float32)
@@ -62,11 +76,11 @@ def rms_norm_kernel(
     value = value * row_scale(value, K, eps) * factor
     if QUANTIZE:
         codes, steps = quantize_groups(value, GROUP)
-        tl.store(out + row * WIDTH + at, tl.reshape(codes, (BLOCK,)), mask=at < WIDTH)
+        tl.store(out + row * STRIDE + at, tl.reshape(codes, (BLOCK,)), mask=at < WIDTH)
         group = tl.arange(0, BLOCK // GROUP)
         tl.store(scales + row * (WIDTH // GROUP) + group, steps, mask=group < WIDTH // GROUP)
     else:
-        tl.store(out + row * K + at, value, mask=at < K)
+        tl.store(out + row * STRIDE + at, value, mask=at < K)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -98,6 +112,18 @@ def rms_norm_int8(
     return codes, scales
 
 
+def rms_norm_to(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+    """`rms_norm` of float32[B, K] into `out` float32[B, K], of which rows may lie apart.
+
+    Raises `UsageError`: tensors that do not fit together, or K over `WIDEST`.
+    """
+    checks.rms_norm_to(x, weight, out)
+    rows, width = x.shape
+    made = _constants(width, width, out.stride(0), quantize=False)
+    options = {"num_warps": _warps(made["BLOCK"]), "enable_fp_fusion": FP_FUSION}
+    rms_norm_kernel[(rows,)](x, weight, out, out, eps, **made, **options)
+
+
 def _checked(x: Tensor, weight: Tensor) -> tuple[int, int]:
     width = x.shape[-1]
     if not x.is_floating_point() or not x.is_contiguous() or not 0 < width <= WIDEST:
@@ -125,14 +151,15 @@ def _launch(
 ) -> None:
     if rows == 0:
         return
-    constants = _constants(x.shape[-1], wide, quantize=quantize)
+    constants = _constants(x.shape[-1], wide, wide, quantize=quantize)
     options = {"num_warps": _warps(constants["BLOCK"]), "enable_fp_fusion": FP_FUSION}
     rms_norm_kernel[(rows,)](x, weight, out, scales, eps, **constants, **options)
 
 
-def _constants(width: int, wide: int, *, quantize: bool) -> dict[str, int | bool]:
+def _constants(width: int, wide: int, stride: int, *, quantize: bool) -> dict[str, int | bool]:
     block = max(GROUP, 1 << (wide - 1).bit_length())
-    return {"K": width, "WIDTH": wide, "BLOCK": block, "QUANTIZE": quantize, "GROUP": GROUP}
+    sizes = {"K": width, "WIDTH": wide, "STRIDE": stride, "BLOCK": block}
+    return {**sizes, "QUANTIZE": quantize, "GROUP": GROUP}
 
 
 def _warps(block: int) -> int:
@@ -141,14 +168,17 @@ def _warps(block: int) -> int:
 
 
 def aot_cases() -> list[AotCase]:
-    """The widths of the presets `small` and `1.3b`, with and without quantization."""
+    """The widths of the presets `small` and `1.3b`, with and without quantization, and into rows
+    with room for an embedded action."""
     found = []
-    for width in (256, 2048):
-        for quantize in (False, True):
-            constants = _constants(width, width, quantize=quantize)
+    for width, more in ((256, 32), (2048, 64)):
+        for op in ("rms_norm", "rms_norm_int8", "rms_norm_to"):
+            quantize = op == "rms_norm_int8"
+            stride = width + more if op == "rms_norm_to" else width
+            constants = _constants(width, width, stride, quantize=quantize)
             found.append(
                 AotCase(
-                    name=f"{'rms_norm_int8' if quantize else 'rms_norm'}.{width}",
+                    name=f"{op}.{width}",
                     kernel=rms_norm_kernel,
                     signature={
                         "x": "*fp32",

@@ -67,13 +67,14 @@ def weight_loads(code: Iterable[Instruction]) -> list[int]:
 
 
 def main_region(code: Sequence[Instruction]) -> Region:
-    """The innermost loop that loads the most weights; without one, the whole kernel."""
+    """The innermost loop that loads the most weights; without one, the whole kernel, less the
+    functions behind its end: slow paths of division and root, for subnormals."""
     loops = sorted(
         (index + 1 - each.target, each.target, index + 1)
         for index, each in enumerate(code)
         if each.target is not None and each.target <= index
     )
-    best, most = Region(0, len(code), looped=False), 0
+    best, most = Region(0, _end(code), looped=False), 0
     inner: list[Region] = []
     for _, start, stop in loops:  # the shortest first, so the inner before the outer
         loaded = sum(weight_loads(code[start:stop]))
@@ -83,3 +84,10 @@ def main_region(code: Sequence[Instruction]) -> Region:
         if loaded > most:
             best, most = inner[-1], loaded
     return best
+
+
+def _end(code: Sequence[Instruction]) -> int:
+    """Where functions begin that are called, or the end."""
+    exits = [index for index, each in enumerate(code) if each.starts("EXIT")]
+    called = exits and any(each.starts("RET") for each in code[exits[-1] :])
+    return exits[-1] + 1 if called else len(code)

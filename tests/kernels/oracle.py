@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import ml_dtypes
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -59,18 +58,34 @@ def on_cuda(x: torch.Tensor, weight: LaidOut) -> tuple[torch.Tensor, LaidOut]:
     return x.cuda(), replace(weight, tensors=tensors)
 
 
+def values(kind: str) -> Array:
+    """The number behind each code of e2m1, e4m3 or e8m0, from their bits; NaN where it is none.
+
+    OCP Microscaling Formats v1.0, section 5.3. Written out, so that this runs without ml_dtypes.
+    """
+    if kind == "e8m0":
+        return np.append(2.0 ** np.arange(-127.0, 128.0), np.nan)
+    mantissa, bias, codes = (1, 1, 8) if kind == "e2m1" else (3, 7, 128)
+    exponent, fraction = np.divmod(np.arange(codes), 2**mantissa)
+    normal = np.where(exponent > 0, 1.0, 0.0) + fraction / 2**mantissa
+    half = normal * 2.0 ** (np.maximum(exponent, 1) - bias)
+    if kind == "e4m3":
+        half[-1] = np.nan
+    return np.concatenate([half, -half])
+
+
 def weight_parts(q: QuantizedTensor) -> tuple[Array, Array]:
     """Levels [N, K'], zero points taken off, and the scale of each, without the global scale."""
     codes, scales = q.codes.numpy(), q.scales.numpy()
     if q.spec.bits == 4:
         codes = np.stack([codes & 15, codes >> 4], -1).reshape(len(codes), -1)
-    kinds = {"e2m1": ml_dtypes.float4_e2m1fn, "e4m3": ml_dtypes.float8_e4m3fn, "int8": np.int8}
     levels = codes.astype(np.float64) - 8
-    if q.spec.element in kinds:
-        levels = codes.view(kinds[q.spec.element]).astype(np.float64)
+    if q.spec.element in ("e2m1", "e4m3"):
+        levels = values(q.spec.element)[codes]
+    elif q.spec.element == "int8":
+        levels = codes.view(np.int8).astype(np.float64)
     if q.format in ("nvfp4", "mxfp4"):
-        kind = ml_dtypes.float8_e4m3fn if q.format == "nvfp4" else ml_dtypes.float8_e8m0fnu
-        scales = scales.view(kind)
+        scales = values("e4m3" if q.format == "nvfp4" else "e8m0")[scales.view(np.uint8)]
     block = codes.shape[1] // scales.shape[1]
     if q.zero_points is not None:
         levels -= np.repeat(q.zero_points.numpy().astype(np.float64) - 8, block, 1)
@@ -80,22 +95,31 @@ def weight_parts(q: QuantizedTensor) -> tuple[Array, Array]:
 
 def a8(x: torch.Tensor, q: QuantizedTensor) -> Answer:
     """Int8 activations: integer dots per block, each scaled twice, then summed."""
-    levels, steps = weight_parts(q)
-    width = -(-levels.shape[1] // 32) * 32
+    width = -(-weight_parts(q)[0].shape[1] // 32) * 32
     flat = x.reshape(-1, q.shape[1]).float().numpy()
     groups = np.pad(flat, ((0, 0), (0, width - flat.shape[1]))).reshape(len(flat), width // 32, 32)
     amax = np.abs(groups).max(-1, keepdims=True)
     scale = (amax / np.float32(127)).astype(np.float32)
     with np.errstate(invalid="ignore", divide="ignore"):
         codes = np.where(scale > 0, np.rint(groups / scale), 0).astype(np.float64)
-    real = (codes * scale).reshape(len(flat), width)[:, : levels.shape[1]]
+    answer = of_codes(codes.reshape(len(flat), width), scale[..., 0], q)
+    shape = (*x.shape[:-1], q.shape[0])
+    return Answer(answer.exact.reshape(shape), answer.bound.reshape(shape))
+
+
+def of_codes(codes: Array, factors: Array, q: QuantizedTensor) -> Answer:
+    """Int8 activations [B, W] that are codes already, and the factors [B, W / 32] of their groups;
+    W is the weight's columns or more."""
+    levels, steps = weight_parts(q)
+    scale = np.repeat(factors.astype(np.float64), 32, 1)
+    real = (codes.astype(np.float64) * scale)[:, : levels.shape[1]]
     step = 16 if q.format == "nvfp4" else 32
     weight = levels * steps
     # One term per dot product: [B, N, terms]. Each is scaled in two products, all are added, and
     # the global scale multiplies once.
     products = real[:, None, :] * weight[None]
     terms = products.reshape(*products.shape[:2], products.shape[2] // step, step).sum(-1)
-    return _answer(x, q, terms)
+    return _answer(torch.from_numpy(codes), q, terms)
 
 
 def token(x: torch.Tensor, q: QuantizedTensor, activation: str) -> Answer:
@@ -109,6 +133,8 @@ def token(x: torch.Tensor, q: QuantizedTensor, activation: str) -> Answer:
         quotient = np.where(scale > 0, flat / scale, 0)
     codes = np.rint(quotient)
     if activation == "fp8-token":
+        import ml_dtypes
+
         codes = np.clip(quotient, -448, 448).astype(ml_dtypes.float8_e4m3fn)
     # Of codes alone the dot product is exact in float64: one that is 0 comes out as 0.
     dots = codes.astype(np.float64) @ levels.T

@@ -96,7 +96,7 @@ def test_what_it_refuses(seed: int) -> None:
     for robots in nonsense:
         with pytest.raises(UsageError, match="1 to 16"):
             SessionGroup(model, robots)
-    with pytest.raises(UnsupportedError, match=r"runs eagerly \(asked for\); use one fork"):
+    with pytest.raises(UnsupportedError, match=r"by the eager one \(asked for\); use one fork"):
         SessionGroup(eager(tiny(seed)), 2)
     group = SessionGroup(model, 2)
     for states_, options in (

@@ -45,7 +45,7 @@ _ABOVE_0 = click.FloatRange(0, min_open=True)
     "--executor",
     "executors",
     multiple=True,
-    type=click.Choice(["auto", "native", "eager"]),
+    type=click.Choice(["auto", "native", "triton", "eager"]),
     default=("auto",),
     show_default=True,
     help="May be given again; eager beside native is the control arm.",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @click.option("--device", default="cpu", show_default=True, metavar="DEVICE")
 @click.option(
     "--executor",
-    type=click.Choice(["auto", "native", "eager"]),
+    type=click.Choice(["auto", "native", "triton", "eager"]),
     default="auto",
     show_default=True,
     help="What steps the model: native code, torch, or native code where it can be had.",

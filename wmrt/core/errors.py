@@ -39,6 +39,10 @@ class UnsupportedError(WmrtError):
     """Something was requested exactly and cannot be had here; the message gives the reason."""
 
 
+class DeviceError(WmrtError):
+    """A device failed while it computed; the message gives its reason and what can be done."""
+
+
 class OutOfMemoryError(WmrtError):
     """Memory that was needed and is not there; the message gives both in bytes."""
 

@@ -85,6 +85,8 @@ def _implementation(executor: str, recipe: Recipe, config: ModelConfig) -> str:
     check_executor(executor, None)
     if executor == "eager":
         return "reference"
+    if executor == "triton":
+        return executor  # counting its bytes needs no GPU
     refused = native_refusal(recipe, config.selector, torch.device("cpu"))
     if refused is not None and executor == "native":
         raise UnsupportedError(f"executor=native cannot be had: {refused}")

@@ -1,4 +1,5 @@
-"""Which executor steps a model: the native one in a single call, or torch operator by operator."""
+"""Which executor steps a model: the native one in a single call, fused operators on a GPU, or torch
+operator by operator."""
 
 from __future__ import annotations
 
@@ -9,20 +10,25 @@ from typing import Any
 import torch
 
 from wmrt.core import machine
-from wmrt.core.errors import UnsupportedError, UsageError
+from wmrt.core.errors import MissingExtraError, UnsupportedError, UsageError
 from wmrt.kernels import linear as pick
 from wmrt.kernels.native import step as abi
 from wmrt.kernels.native.library import ACTIVATIONS, FORMATS, Pool, check_threads, isa, library
+from wmrt.kernels.state_arguments import KINDS
+from wmrt.kernels.triton.library import require_kernels
 from wmrt.model.checkpoint import Checkpoint
 from wmrt.model.network import Network
 from wmrt.quant import Recipe, get_recipe
+from wmrt.runtime import triton_model
 from wmrt.runtime.build import Built, build_network, running_recipe
 from wmrt.runtime.native_model import NativeModel
 from wmrt.runtime.native_pages import ResolvedPages, check_pages, place
 from wmrt.runtime.native_state import NativeExecutor, state_bytes
 from wmrt.runtime.report import layouts
+from wmrt.runtime.triton_model import TritonModel
+from wmrt.runtime.triton_state import TritonState
 
-EXECUTORS = ("auto", "native", "eager")
+EXECUTORS = ("auto", "native", "triton", "eager")
 
 
 @dataclass(frozen=True)
@@ -36,11 +42,12 @@ class ResolvedExecutor:
     isa: str | None = None
     native: NativeExecutor | None = None
     pages: ResolvedPages | None = None
+    triton: TritonModel | None = None
 
     @property
     def implementation(self) -> str:
         """Of the linear operators."""
-        return "reference" if self.name == "eager" else "native"
+        return "reference" if self.name == "eager" else self.name
 
 
 def default_threads() -> int:
@@ -60,8 +67,8 @@ def check_executor(executor: str, threads: int | None, cpus: Sequence[int] | Non
 
     if cpus is None:
         return
-    if executor == "eager":
-        raise UsageError("cpus pins the native executor's threads; executor=eager has none")
+    if executor in ("eager", "triton"):
+        raise UsageError(f"cpus pins the native executor's threads; executor={executor} has none")
     if not isinstance(cpus, list | tuple | range) or {type(cpu) for cpu in cpus} - {int}:
         raise UsageError(f"cpus={cpus!r}: a list of processor numbers, one for each thread")
     check_threads(len(cpus) if threads is None else threads, cpus)
@@ -114,6 +121,33 @@ def build_native(
     return ResolvedExecutor("native", "", threads, chosen.name, native, placed)
 
 
+def triton_refusal(recipe: Recipe, selector: str, device: torch.device) -> str | None:
+    """Why the fused operators cannot step such a model there; None if they can."""
+    if device.type != "cuda":
+        return f"it runs on a CUDA device, and the device is {device}"
+    if selector not in KINDS:
+        return f"it has no {selector} selector, only {', '.join(KINDS)}"
+    try:
+        require_kernels(device)
+        pick(recipe.weight_format, recipe.activation, "triton")
+    except (UnsupportedError, MissingExtraError) as error:
+        return str(error)
+    if not recipe.packs or recipe.activation != triton_model.ACTIVATION:
+        return (
+            f"its trunk multiplies 4-bit weights by {triton_model.ACTIVATION} activations, and "
+            f"{recipe.name} is {recipe.weight_format} with {recipe.activation}"
+        )
+    return None
+
+
+def build_triton(network: Network) -> ResolvedExecutor:
+    """The fused operators on a network built for them. Raises `UnsupportedError` for sizes they do
+    not take."""
+    model = TritonModel(network)
+    TritonState(network, model)  # refuses what no state can be made for
+    return ResolvedExecutor("triton", "", torch.get_num_threads(), triton=model)
+
+
 def eager(reason: str, threads: int | None) -> ResolvedExecutor:
     """Torch, on `threads` threads if given: a setting of the whole process."""
     if threads is not None:
@@ -139,18 +173,29 @@ def build(
         used = eager("asked for", threads)
         return build_network(checkpoint, recipe, device), used
     wanted, selector = running_recipe(checkpoint, recipe), str(checkpoint.model.get("selector"))
-    reason = native_refusal(wanted, selector, device)
+    name = _candidate(executor, device)
+    refuses = triton_refusal if name == "triton" else native_refusal
+    reason = refuses(wanted, selector, device)
     if reason is None:
         try:
-            built = build_network(checkpoint, recipe, device, "native")
+            built = build_network(checkpoint, recipe, device, name)
+            if name == "triton":
+                return built, build_triton(built.network)
             return built, build_native(built.network, checkpoint, threads, cpus, pages)
         except UnsupportedError as error:
             reason = str(error)
-    if executor == "native" or pages != "auto" or cpus is not None:
+    if executor != "auto" or pages != "auto" or cpus is not None:
         asked = f"executor={executor}" + f" with pages={pages}" * (pages != "auto")
         asked += f" with cpus={cpus}" * (cpus is not None)
         raise UnsupportedError(f"{asked} cannot be had: {reason}")
     return build_network(checkpoint, recipe, device), eager(reason, threads)
+
+
+def _candidate(executor: str, device: torch.device) -> str:
+    """What is asked for, or what ``auto`` would have on this device."""
+    if executor != "auto":
+        return executor
+    return "triton" if device.type == "cuda" else "native"
 
 
 def resolve(built: Built, used: ResolvedExecutor) -> dict[str, Any]:

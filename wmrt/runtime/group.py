@@ -46,10 +46,11 @@ class SessionGroup:
     def __init__(self, model: WorldModel, robots: int) -> None:
         session = model.session
         if not isinstance(session, NativeSession):
-            reason = model.report().resolved["executor_reason"]
+            resolved = model.report().resolved
+            why = f" ({resolved['executor_reason']})" if resolved["executor_reason"] else ""
             raise UnsupportedError(
-                f"a group needs the native executor, and this model runs eagerly ({reason}); "
-                "use one fork of the model per robot"
+                "a group needs the native executor, and this model is stepped by the "
+                f"{resolved['executor']} one{why}; use one fork of the model per robot"
             )
         if not (type(robots) is int and 1 <= robots <= ROBOTS):
             raise UsageError(f"robots={robots!r}: 1 to {ROBOTS} share one read of the weights")

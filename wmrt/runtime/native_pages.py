@@ -43,10 +43,10 @@ def check_pages(pages: str, executor: str) -> None:
     """Raise `UsageError` for a name that is none, or a choice that the executor does not have."""
     if pages not in PAGES:
         raise UsageError(f"pages {pages!r} is unknown; allowed: {', '.join(PAGES)}")
-    if executor == "eager" and pages != "auto":
+    if executor in ("eager", "triton") and pages != "auto":
         raise UsageError(
-            f"pages={pages} says where the native executor's weights lie; with executor=eager "
-            "leave it at auto"
+            f"pages={pages} says where the native executor's weights lie; with "
+            f"executor={executor} leave it at auto"
         )
 
 

@@ -119,13 +119,6 @@ class NativeSession(Session):
         return Rollout(np.stack(states, 1), np.stack(rewards, 1), np.stack(proceeds, 1))
 
 
-def session_of(network: Network, native: NativeExecutor | None, **options: Any) -> Session:
-    """A session on what was resolved."""
-    if native is None:
-        return Session(network, **options)
-    return NativeSession(network, native, **options)
-
-
 def output_of(arrays: dict[str, Tensor], robots: slice) -> Output:
     """Views of the rows of some robots."""
     part = {name: tensor[robots] for name, tensor in arrays.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -12,34 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wmrt.core.errors import UnsupportedError, UsageError
+from wmrt.core.errors import UsageError
 from wmrt.model.heads import Prediction
 from wmrt.model.network import Network, Ring
+from wmrt.runtime.cuda_graph import CudaGraphExecutor
+from wmrt.runtime.graph_backend import GraphBackend
+from wmrt.runtime.graph_states import ResolvedGraph, check_graph, no_graph
 from wmrt.runtime.imagination import next_q, roll
 from wmrt.runtime.step import Rollout
-
-GRAPH_MODES = ("auto", "on", "off")
-
-
-@dataclass(frozen=True)
-class ResolvedGraph:
-    """Whether a step is one captured CUDA Graph, and why or why not."""
-
-    used: bool
-    reason: str
-
-
-def resolve_graph(requested: str, device: torch.device) -> ResolvedGraph:
-    """Decide graph use; ``on`` where it cannot be had raises `UnsupportedError` with the reason."""
-    if requested not in GRAPH_MODES:
-        raise UsageError(f"graph {requested!r} is unknown; allowed: {', '.join(GRAPH_MODES)}")
-    if device.type == "cuda":
-        reason = "this version steps eagerly on CUDA; it has no captured executor"
-    else:
-        reason = f"a CUDA Graph needs a CUDA device, this one is {device}"
-    if requested == "on":
-        raise UnsupportedError(f"graph=on cannot be had: {reason}; use graph=auto or graph=off")
-    return ResolvedGraph(False, "switched off" if requested == "off" else reason)
 
 
 @dataclass
@@ -52,16 +33,22 @@ class Output:
     action: Tensor
     prediction: Prediction
 
+    def tensors(self) -> dict[str, Tensor]:
+        """All of them by name."""
+        own = {name: tensor for name, tensor in vars(self).items() if name != "prediction"}
+        return {**own, **vars(self.prediction)}
+
     def clone(self) -> Output:
         """A copy in memory of its own."""
-        parts = {name: tensor.clone() for name, tensor in vars(self.prediction).items()}
-        return Output(
-            self.hidden.clone(),
-            self.logits.clone(),
-            self.chunk.clone(),
-            self.action.clone(),
-            Prediction(**parts),
-        )
+        own = {name: tensor.clone() for name, tensor in self.tensors().items()}
+        parts = Prediction(**{name: own.pop(name) for name in vars(self.prediction)})
+        return Output(**own, prediction=parts)
+
+    def copy_(self, other: Output) -> None:
+        """Write what `other` holds into these tensors."""
+        theirs = other.tensors()
+        for name, tensor in self.tensors().items():
+            tensor.copy_(theirs[name])
 
 
 #: Options of a session and their types.
@@ -151,6 +138,9 @@ class Session:
         self.codes: Tensor
         self.values: Tensor
         self.previous: Tensor
+        self._mode = "off"
+        self._graph: CudaGraphExecutor | None = None
+        self._static: Output | None = None
         with torch.inference_mode():
             self._allocate()
         self.output: Output | None = None
@@ -180,7 +170,57 @@ class Session:
 
     def fresh(self) -> Session:
         """Another session on the same network with the same settings."""
-        return Session(self.network, **self.options)
+        other = Session(self.network, **self.options)
+        other.capture(self._mode)
+        return other
+
+    def capture(self, graph: str, backend: GraphBackend | None = None) -> ResolvedGraph:
+        """Make every further step a CUDA Graph as ``graph`` (auto, on, off) says, and tell what
+        came of it. `backend` captures in place of torch on the session's device.
+
+        Raises:
+            UnsupportedError: ``on``, and it cannot be had; the message says why.
+            DeviceError, OutOfMemoryError: the device failed, or had no memory left.
+        """
+        self._mode = graph
+        if graph == "off":
+            return ResolvedGraph(False, "switched off")
+        if backend is None and self.codes.device.type != "cuda":
+            check_graph(graph, self.codes.device)
+            return ResolvedGraph(False, no_graph(self.codes.device))
+        return self._capture(graph, backend)
+
+    def _capture(self, graph: str, backend: GraphBackend | None) -> ResolvedGraph:
+        with torch.inference_mode():
+            before = self.ring.clone()
+            static = self._compute()
+            for name, tensor in self.ring.tensors().items():
+                tensor.copy_(before.tensors()[name])
+
+        own = weakref.ref(self)  # a cycle would keep the graph until a collection finds it
+
+        def run() -> None:
+            session = own()
+            assert session is not None  # it is what runs this
+            static.copy_(session._compute())
+
+        executor = CudaGraphExecutor(
+            run,
+            self.statics(static),
+            graph=graph,
+            backend=backend,
+            generators=(self.generator,),
+        )
+        resolved = executor.prepare()
+        if resolved.used:
+            self._graph, self._static = executor, static
+        return resolved
+
+    def statics(self, output: Output) -> dict[str, Tensor]:
+        """What a step reads that changes, and writes, by name."""
+        inputs = {"codes": self.codes, "values": self.values, "previous": self.previous}
+        ring = {f"ring {name}": tensor for name, tensor in self.ring.tensors().items()}
+        return {**inputs, **ring, **output.tensors()}
 
     @torch.inference_mode()
     def reset(self) -> None:
@@ -200,13 +240,21 @@ class Session:
         self.codes[0].copy_(torch.from_numpy(codes))
         self.values[0].copy_(torch.from_numpy(values))
         self.previous[0].copy_(torch.from_numpy(np.asarray(previous, np.float32)))
+        if self._graph is None or self._static is None:
+            out = self._compute()
+        else:
+            self._graph.replay()
+            out = self._static
+        self.output = out
+        return out
+
+    def _compute(self) -> Output:
         network = self.network
         hidden = network.step(self.codes, self.values, self.previous, self.ring, self.generator)
         logits = network.action_head(hidden)
         chunk = network.action_head.decode(logits)
         action = self.choice.action(logits, chunk)
-        self.output = Output(hidden, logits, chunk, action, network.predict(hidden, action))
-        return self.output
+        return Output(hidden, logits, chunk, action, network.predict(hidden, action))
 
     @torch.inference_mode()
     def consequences(self) -> tuple[NDArray[np.int64], float, float]:

@@ -23,9 +23,10 @@ from wmrt.quant import Recipe
 from wmrt.runtime.build import to_checkpoint
 from wmrt.runtime.checks import check_action, check_plan, resolve_device
 from wmrt.runtime.executor import build, resolve
-from wmrt.runtime.native_session import session_of
+from wmrt.runtime.graph_states import check_graph
 from wmrt.runtime.report import RunReport, build_report
-from wmrt.runtime.session import Output, Session, check_options, resolve_graph
+from wmrt.runtime.session import Output, Session, check_options
+from wmrt.runtime.sessions import session_of
 from wmrt.runtime.snapshot import Origin, Snapshot, content_hash
 from wmrt.runtime.step import Rollout, Step
 
@@ -72,8 +73,9 @@ class WorldModel:
             recipe: ``bf16``, ``nvfp4``, ``mxfp4``, ``w4a8``, ...; None takes what is stored.
             device: torch device; a CUDA device that is not there is an `UnsupportedError`.
             graph: ``auto``, ``on`` (a CUDA Graph or an error) or ``off``.
-            executor: ``native`` (one call of native code a step), ``eager`` (torch), or ``auto``:
-                native where it can be had. `report` says what runs and why.
+            executor: ``native`` (one call of native code a step, on the CPU), ``triton`` (fused
+                kernels on a CUDA device), ``eager`` (torch), or ``auto``: the one for the device
+                where it can be had. `report` says what runs and why.
             threads: that step the model; None: every processor but one under the native executor,
                 what torch is set to under the eager one, where a number is set for the process.
             cpus: processors that the native executor's threads are pinned to, one each. The first
@@ -119,11 +121,12 @@ class WorldModel:
         """`from_pretrained` for a checkpoint that is already open."""
         check_options(session)
         target = resolve_device(device)
-        resolved_graph = resolve_graph(graph, target)
+        check_graph(graph, target)
         with _enough_memory(checkpoint):
             built, used = build(checkpoint, recipe, target, executor, threads, cpus, pages)
             network = built.network
-            own = session_of(network, used.native, **session)
+            own = session_of(network, used, **session)
+            resolved_graph = own.capture(graph)
         requested = {
             "recipe": recipe.name if isinstance(recipe, Recipe) else recipe,
             "device": device,

@@ -7,10 +7,13 @@ import math
 import numpy as np
 import pytest
 import torch
+import triton
+import triton.language as tl
 
 from wmrt.core.errors import UsageError
 from wmrt.kernels.triton.interpreter import repaired
-from wmrt.kernels.triton.norm import rms_norm, rms_norm_int8
+from wmrt.kernels.triton.norm import quantize_groups as quantize_kernel
+from wmrt.kernels.triton.norm import rms_norm, rms_norm_int8, rms_norm_to
 from wmrt.model.trunk import RMS_EPS, RMSNorm
 from wmrt.quant.activations import quantize_groups
 
@@ -64,6 +67,32 @@ def test_codes_are_the_references_of_the_same_rows(width: int, padded_to: int, s
     np.testing.assert_array_equal(scales.numpy(), want_scales.numpy())
 
 
+@triton.jit
+def groups(x: tl.tensor, codes: tl.tensor, scales: tl.tensor, BLOCK: tl.constexpr) -> None:
+    at = tl.arange(0, BLOCK)
+    whole, steps = quantize_kernel(tl.load(x + at), 32)
+    tl.store(codes + at, tl.reshape(whole, (BLOCK,)))
+    tl.store(scales + tl.arange(0, BLOCK // 32), steps)
+
+
+def test_codes_are_those_of_true_divisions(seed: int) -> None:
+    """Numbers next to halves of a scale, in magnitudes down to 2^-90; smaller ones are zeros."""
+    rng = np.random.default_rng(seed)
+    count = 1 << 14
+    scale = np.exp2(rng.uniform(-90, 100, (count // 32, 1))).astype(np.float32)
+    x = (scale * (rng.integers(-127, 127, (count // 32, 32)) + 0.5)).astype(np.float32)
+    x = (x.view(np.int32) + rng.integers(-2, 3, x.shape).astype(np.int32)).view(np.float32)
+    x[:, 0] = 127 * scale[:, 0]
+    x[0], x[1], x[2] = 0.0, 1e-30, rng.standard_normal(32) * 2.0**-96
+    given = torch.from_numpy(x.ravel())
+    codes, scales = torch.empty(count, dtype=torch.int8), torch.empty(count // 32)
+    with repaired():
+        groups[(1,)](given, codes, scales, BLOCK=count)
+    want, want_scales = quantize_groups(given)
+    assert torch.equal(scales, want_scales)
+    assert torch.equal(codes[96:], want[96:].to(torch.int8)) and not codes[:96].any()
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @torch.no_grad()
 def test_what_is_not_finite_stays_so(value: float, seed: int) -> None:
@@ -108,3 +137,33 @@ def test_arguments_are_checked(x: torch.Tensor, weight: torch.Tensor, says: str)
 def test_padding_is_whole_groups() -> None:
     with pytest.raises(UsageError, match="padded_to=48: a multiple of 32"):
         rms_norm_int8(torch.zeros(1, 32), torch.ones(32), RMS_EPS, padded_to=48)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@torch.no_grad()
+def test_into_rows_that_lie_apart(width: int, seed: int) -> None:
+    """The bits of `rms_norm`, and nothing beside them."""
+    x, norm = rows(seed, width)
+    out = torch.full((3, width + 5), 7.0)
+    with repaired():
+        rms_norm_to(x, norm.weight, RMS_EPS, out[:, 2 : width + 2])
+        assert torch.equal(out[:, 2 : width + 2], rms_norm(x, norm.weight, RMS_EPS))
+    assert (out[:, :2] == 7).all() and (out[:, width + 2 :] == 7).all()
+    torch.ops.wmrt.rms_norm_to(x, norm.weight, RMS_EPS, out[:, 2 : width + 2])
+    assert torch.equal(out[:, 2 : width + 2], norm(x))
+
+
+@pytest.mark.parametrize(
+    ("x", "out", "says"),
+    [
+        (torch.zeros(17, 8), torch.zeros(17, 8), "first of 1 to 16 robots"),
+        (torch.zeros(2, 8).double(), torch.zeros(2, 8), "x is torch.float64"),
+        (torch.zeros(2, 8), torch.zeros(8, 2).t(), r"out is .* each is dense"),
+        (torch.zeros(2, 7), torch.zeros(2, 7), r"weight is .*\[8\].*\[7\]"),
+        (torch.zeros(1, 16385), torch.zeros(1, 16385), "takes 1 to 16384"),
+    ],
+)
+def test_arguments_of_rms_norm_to(x: torch.Tensor, out: torch.Tensor, says: str) -> None:
+    for call in (rms_norm_to, torch.ops.wmrt.rms_norm_to):
+        with pytest.raises(UsageError, match=says):
+            call(x, torch.ones(8), RMS_EPS, out)

@@ -68,3 +68,10 @@ def test_of_two_loops_the_one_with_more_weights() -> None:
     load, back = "LDG.E.EF.128", sass.Instruction
     code = [back(load, None), back("BRA", 0), back(load, None), back(load, None), back("BRA", 2)]
     assert sass.main_region(code) == sass.Region(2, 5, looped=True)
+
+
+def test_functions_behind_the_end_are_not_counted() -> None:
+    names = ["LDG.E.EF.128", "EXIT", "FADD", "EXIT", "FMUL", "RET.REL.NODEC"]
+    code = [sass.Instruction(name, None) for name in names]
+    assert sass.main_region(code) == sass.Region(0, 4, looped=False)
+    assert sass.main_region(code[:5]) == sass.Region(0, 5, looped=False)

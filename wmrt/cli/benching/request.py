@@ -55,7 +55,7 @@ class Request:
             for executor in self.executors
             for threads in self.threads
             for batch in self.batches
-            for pages in (("auto",) if executor == "eager" else self.pages)
+            for pages in (self.pages if executor in ("auto", "native") else ("auto",))
         ]
 
     @property

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
 class Arm(Protocol):
@@ -35,6 +35,18 @@ class Arm(Protocol):
 
     def close(self) -> None:
         """Give memory and threads back. Called once; the arm steps no more."""
+
+
+@runtime_checkable
+class Segmented(Protocol):
+    """An arm that tells how long the parts of a step took."""
+
+    @property
+    def segments(self) -> Sequence[str]:
+        """Their names, in order."""
+
+    def segments_ns(self) -> Sequence[int]:
+        """Nanoseconds of each in the last step."""
 
 
 @dataclass(frozen=True)

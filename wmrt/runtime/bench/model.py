@@ -9,7 +9,7 @@ import torch
 
 from wmrt.model.checkpoint import Checkpoint
 from wmrt.quant import Recipe, get_recipe
-from wmrt.runtime.bench.arms import Arm
+from wmrt.runtime.bench.arms import Arm, Segmented
 from wmrt.runtime.capacity import estimate, stored_layout, stored_recipe
 from wmrt.runtime.group import SessionGroup
 from wmrt.runtime.probe import random_states
@@ -57,6 +57,7 @@ class ModelArm:
     ) -> None:
         model = build_model(checkpoint, recipe, executor, threads, device, pages)
         report = model.report()
+        self.segments = SEGMENTS
         self.name = str(report.resolved["executor"])
         self.recipe = model.recipe.name
         self.threads = int(report.resolved["threads"])
@@ -101,7 +102,7 @@ def _stepper(model: WorldModel, batch: int) -> Stepper:
 def segments_of(arm: Arm) -> tuple[Sequence[str], Callable[[], Sequence[int]]]:
     """Names of the parts an arm's steps are made of, and what reads them after a step. No names
     where the arm is somebody else's."""
-    return (SEGMENTS, arm.segments_ns) if isinstance(arm, ModelArm) else ((), tuple)
+    return (arm.segments, arm.segments_ns) if isinstance(arm, Segmented) else ((), tuple)
 
 
 def step_bytes(checkpoint: Checkpoint, recipe: str | None, executor: str, batch: int = 1) -> int:

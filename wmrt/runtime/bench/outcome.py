@@ -85,7 +85,7 @@ def row_of(course: Course, work: Work, floor: Floor, deadline_ms: float | None) 
         "wake_up_ms": None
         if course.rate is None
         else _distribution(in_ms(recording.column("late"))),
-        "enqueue_ms": segments.get("network") if work.device.startswith("cuda") else None,
+        "enqueue_ms": _enqueue(segments) if work.device.startswith("cuda") else None,
         "floor_ms": floor_ms,
         "ratio_to_floor": None if floor_ms is None else times["p50"] / floor_ms,
         "compute_floor_ms": None,
@@ -100,6 +100,11 @@ def row_of(course: Course, work: Work, floor: Floor, deadline_ms: float | None) 
         "detail": dict(arm.detail),
     }
     return Row(course, work, verdict, figures)
+
+
+def _enqueue(segments: Mapping[str, Any]) -> Any:
+    """What the host spends on queuing: its own part where an arm tells it, else all it computes."""
+    return segments.get("enqueue", segments.get("network"))
 
 
 def in_ms(nanoseconds: Sequence[int]) -> list[float]:

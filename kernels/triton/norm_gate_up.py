@@ -1,0 +1,175 @@
+"""RMSNorm, the gated half of a SwiGLU layer, and its result as int8 in groups of 32."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from wmrt.kernels.triton.aot_cases import AotCase
+from wmrt.kernels.triton.fused_checks import FORMATS, Matrix, check_gate_up
+from wmrt.kernels.triton.gemv import check_aligned, constants, entries_of, matrix_types, unit
+from wmrt.kernels.triton.gemv_rows import first_loads, sums_after
+from wmrt.kernels.triton.library import FP_FUSION
+from wmrt.kernels.triton.norm import quantize_groups
+from wmrt.kernels.triton.normed import dependent_case, norm_rows, pair_sums, ready
+from wmrt.kernels.triton.plans import gate_up_plan, normed_block, normed_bytes
+from wmrt.kernels.triton.variants import Variant
+from wmrt.quant.activations import GROUP
+
+
+@triton.jit(do_not_specialize=["width"])  # of 1, `zero` would be known to be 0
+def norm_gate_up(
+    words: tl.tensor,
+    entries: tl.tensor,
+    x: tl.tensor,
+    norm: tl.tensor,
+    work: tl.tensor,
+    results: tl.tensor,
+    codes: tl.tensor,
+    factors: tl.tensor,
+    width: tl.tensor,
+    eps: tl.tensor,
+    scale: tl.tensor,
+    K: tl.constexpr,
+    BLOCK: tl.constexpr,
+    HIDDEN: tl.constexpr,
+    STEPS: tl.constexpr,
+    ENTRIES: tl.constexpr,
+    FORMAT: tl.constexpr,
+    OWNERS: tl.constexpr,
+    BATCH: tl.constexpr,
+    ROWS: tl.constexpr,
+    SPLIT: tl.constexpr,
+    CHUNK: tl.constexpr,
+    AHEAD: tl.constexpr,
+    DECODE: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+) -> None:
+    """32 results h = silu(gate) * up a program, of rows h and h + HIDDEN; `ROWS` is 64.
+
+    Args:
+        words, entries, scale, STEPS and what follows it: as in `gemv`.
+        K, BLOCK, work: as in `ready`.
+        results: float32 scratch, [programs, BATCH, 32].
+        codes, factors, width: int8[BATCH, width] and float32[BATCH, width / 32].
+        HIDDEN: results. The last group is filled with zeros.
+    """
+    zero = tl.minimum(width, 0)
+    group = tl.program_id(0)
+    place = tl.arange(0, ROWS)
+    row = tl.minimum(group * 32 + place % 32, HIDDEN - 1) + place // 32 * HIDDEN
+    loaded = first_loads(words, entries, row, zero, STEPS, ENTRIES, OWNERS, SPLIT, CHUNK, AHEAD)
+    given, steps = ready(x, norm, work, eps, zero, K, STEPS, BATCH, BLOCK, DEPENDENT)
+    acc = sums_after(
+        loaded, words, entries, given, steps, row, zero,
+        STEPS, ENTRIES, FORMAT, OWNERS, BATCH, SPLIT, CHUNK, AHEAD, False, DECODE,
+    )  # fmt: skip
+    h, lane = tl.arange(0, 32), tl.arange(0, 8 * SPLIT)
+    # As in `gemv`: the first lane stores, at places that show the compiler no neighbours.
+    to = (h + h * zero)[:, None] + (lane * zero)[None, :]
+    factor = unit(FORMAT, False, DECODE) * scale
+    results += group * (BATCH * 32)
+    for b in tl.static_range(BATCH):
+        gate, up = pair_sums(acc[b])
+        gate, up = gate * factor, up * factor
+        value = gate / (1.0 + tl.exp(-gate)) * up
+        value = tl.where(group * 32 + h < HIDDEN, value, 0.0)
+        mask = (lane == 0)[None, :] & (h >= 0)[:, None]
+        tl.store(results + b * 32 + to, tl.broadcast_to(value[:, None], to.shape), mask=mask)
+    tl.debug_barrier()
+    store_groups(results, codes + group * 32, factors + group, width, BATCH)
+
+
+@triton.jit
+def store_groups(
+    results: tl.tensor,
+    codes: tl.tensor,
+    factors: tl.tensor,
+    width: tl.tensor,
+    BATCH: tl.constexpr,
+) -> None:
+    """float32[BATCH, 32] as codes at codes + b * width and factors at factors + b * width / 32."""
+    ROOM: tl.constexpr = triton.next_power_of_2(BATCH)
+    at, b = tl.arange(0, ROOM * 32), tl.arange(0, ROOM)
+    value = tl.load(results + at, mask=at < BATCH * 32, other=0.0)
+    whole, steps = quantize_groups(value, 32)
+    to = codes + at // 32 * width + at % 32
+    tl.store(to, tl.reshape(whole, (ROOM * 32,)), mask=at < BATCH * 32)
+    tl.store(factors + b * (width // 32), steps, mask=b < BATCH)
+
+
+def launch(
+    variant: Variant,
+    x: Tensor,
+    norm: Tensor,
+    eps: float,
+    matrix: Matrix,
+    work: Tensor,
+    codes: Tensor,
+    factors: Tensor,
+) -> None:
+    """silu(gate) * up of RMSNorm(x) as int8 in groups of 32.
+
+    Args:
+        x: float32[B, d], B up to 16. norm: float32[d], the norm's weights.
+        matrix: [2 * ffn, d], all gates, then all ups.
+        work: int8 scratch of `plans.gate_up_work` bytes.
+        codes, factors: int8[B, width] and float32[B, width / 32], written up to the end of the
+            last group that `ffn` reaches; the rest of `width` is left as it is.
+
+    Raises:
+        UsageError, QuantizationError, UnsupportedError: as `check_gate_up`.
+    """
+    check_gate_up(x, norm, matrix, work, codes, factors)
+    check_aligned(words=matrix.words, work=work)
+    batch, width = x.shape
+    how = gate_up_plan(matrix.columns, batch)
+    block = normed_block(width, batch)
+    groups = triton.cdiv(matrix.rows // 2, GROUP)
+    start = (groups if block else 1) * normed_bytes(matrix.columns, batch)
+    results = work[start : start + groups * batch * GROUP * 4].view(torch.float32)
+    if not block:
+        norm_rows(x, norm, eps, work, matrix.columns, how.warps, variant.dependent)
+    norm_gate_up[(groups,)](
+        *(matrix.words, entries_of(matrix.lane_scales, matrix.format)),
+        *(x, norm, work, results, codes, factors),
+        *(codes.shape[1], eps, matrix.global_scale),
+        K=width,
+        BLOCK=block,
+        HIDDEN=matrix.rows // 2,
+        **constants(matrix.format, (matrix.rows, matrix.columns), batch, variant.int8, how),
+        DEPENDENT=variant.dependent,
+        num_warps=how.warps,
+        launch_pdl=variant.dependent,
+        enable_fp_fusion=FP_FUSION,
+    )
+
+
+def aot_cases() -> list[AotCase]:
+    """The matrix of the preset 1.3b in every format and for 4, 8 and 16 vectors; and of `small`."""
+    wide, small = (13824, 2048), (1536, 256)
+    found = [_case(f"{format}.rows1", format, wide, 1) for format in FORMATS]
+    found += [_case(f"nvfp4.rows{rows}", "nvfp4", wide, rows) for rows in (4, 8, 16)]
+    found.append(_case("nvfp4.small", "nvfp4", small, 1))
+    return [*found, dependent_case(_case("nvfp4.dependent", "nvfp4", wide, 1))]
+
+
+def _case(name: str, format: str, shape: tuple[int, int], batch: int) -> AotCase:
+    how = gate_up_plan(shape[1], batch)
+    kinds = {**matrix_types(format), "work": "*i8", "codes": "*i8"}
+    kinds |= dict.fromkeys(("x", "norm", "results", "factors"), "*fp32")
+    sizes = {"K": shape[1], "BLOCK": normed_block(shape[1], batch), "HIDDEN": shape[0] // 2}
+    sizes |= {"DEPENDENT": False}
+    return AotCase(
+        name=f"norm_gate_up.{name}",
+        kernel=norm_gate_up,
+        signature={**kinds, "width": "i32", "eps": "fp32", "scale": "fp32"},
+        constants={**constants(format, shape, batch, "prmt", how), **sizes},
+        warps=how.warps,
+        aligned=tuple(kinds),
+        weights_per_program=how.rows * shape[1],
+        instructions=("IDP.4A.S8.S8",),
+        slow=batch > 4,
+    )

@@ -1,0 +1,185 @@
+"""RMSNorm, queries, keys and values of it, rotary embedding, and the store into the ring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from wmrt.kernels.triton.aot_cases import AotCase
+from wmrt.kernels.triton.fused_checks import FORMATS, Matrix, check_qkv
+from wmrt.kernels.triton.gemv import check_aligned, constants, entries_of, matrix_types, unit
+from wmrt.kernels.triton.gemv_rows import first_loads, sums_after
+from wmrt.kernels.triton.library import FP_FUSION
+from wmrt.kernels.triton.normed import dependent_case, norm_rows, pair_sums, ready
+from wmrt.kernels.triton.plans import normed_block, qkv_plan
+from wmrt.kernels.triton.variants import Variant
+
+
+@triton.jit(do_not_specialize=["rows"])  # of one row, `zero` would be known to be 0
+def norm_qkv_rope_store(
+    words: tl.tensor,
+    entries: tl.tensor,
+    x: tl.tensor,
+    norm: tl.tensor,
+    work: tl.tensor,
+    cos: tl.tensor,
+    sin: tl.tensor,
+    slots: tl.tensor,
+    q: tl.tensor,
+    keys: tl.tensor,
+    values: tl.tensor,
+    rows: tl.tensor,
+    eps: tl.tensor,
+    scale: tl.tensor,
+    K: tl.constexpr,
+    BLOCK: tl.constexpr,
+    HEADS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    HALF: tl.constexpr,
+    RING: tl.constexpr,
+    SLOTS: tl.constexpr,
+    STEPS: tl.constexpr,
+    ENTRIES: tl.constexpr,
+    FORMAT: tl.constexpr,
+    OWNERS: tl.constexpr,
+    BATCH: tl.constexpr,
+    ROWS: tl.constexpr,
+    SPLIT: tl.constexpr,
+    CHUNK: tl.constexpr,
+    AHEAD: tl.constexpr,
+    DECODE: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+) -> None:
+    """`ROWS` / 2 pairs (i, i + HALF) of rows of heads a program; see `launch`.
+
+    Args:
+        words, entries, scale, STEPS and what follows it: as in `gemv`.
+        K, BLOCK, work: as in `ready`.
+        HEADS, GROUPS: heads of q, and of keys and of values; 2 * HALF is their size.
+        RING, SLOTS: W, and columns of slots.
+    """
+    zero = tl.minimum(rows, 0)
+    place = tl.arange(0, ROWS)
+    pair = tl.program_id(0) * (ROWS // 2) + place % (ROWS // 2)
+    pair = tl.minimum(pair, (HEADS + 2 * GROUPS) * HALF - 1)
+    row = pair // HALF * (2 * HALF) + pair % HALF + place // (ROWS // 2) * HALF
+    loaded = first_loads(words, entries, row, zero, STEPS, ENTRIES, OWNERS, SPLIT, CHUNK, AHEAD)
+    codes, factors = ready(x, norm, work, eps, zero, K, STEPS, BATCH, BLOCK, DEPENDENT)
+    acc = sums_after(
+        loaded, words, entries, codes, factors, row, zero,
+        STEPS, ENTRIES, FORMAT, OWNERS, BATCH, SPLIT, CHUNK, AHEAD, False, DECODE,
+    )  # fmt: skip
+    mine = tl.program_id(0) * (ROWS // 2) + tl.arange(0, ROWS // 2)
+    head, at = mine // HALF, mine % HALF
+    factor = unit(FORMAT, False, DECODE) * scale
+    lane = tl.arange(0, 8 * SPLIT)
+    # As in `gemv`: the first lane stores, at places that show the compiler no neighbours.
+    spread = (mine * zero)[:, None] + (lane * zero)[None, :]
+    first_lane = (mine < (HEADS + 2 * GROUPS) * HALF)[:, None] & (lane == 0)[None, :]
+    for b in tl.static_range(BATCH):
+        one, two = pair_sums(acc[b])
+        one, two = one * factor, two * factor
+        c, s = tl.load(cos + b * HALF + at), tl.load(sin + b * HALF + at)
+        turned = head < HEADS + GROUPS
+        low = tl.where(turned, one * c - two * s, one)
+        high = tl.where(turned, one * s + two * c, two)
+        slot = b * RING + tl.load(slots + b * SLOTS)
+        key = keys + (slot * GROUPS + head - HEADS) * (2 * HALF)
+        value = values + (slot * GROUPS + head - HEADS - GROUPS) * (2 * HALF)
+        to = tl.where(head < HEADS, q + (b * HEADS + head) * (2 * HALF), key)
+        to = (tl.where(turned, to, value) + at)[:, None] + spread
+        tl.store(to, tl.broadcast_to(low[:, None], to.shape), mask=first_lane)
+        tl.store(to + HALF, tl.broadcast_to(high[:, None], to.shape), mask=first_lane)
+
+
+def launch(
+    variant: Variant,
+    x: Tensor,
+    norm: Tensor,
+    eps: float,
+    matrix: Matrix,
+    cos: Tensor,
+    sin: Tensor,
+    slots: Tensor,
+    work: Tensor,
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+) -> None:
+    """Queries, keys and values of RMSNorm(x), queries and keys after RoPE.
+
+    Args:
+        x: float32[B, d], B up to 16. norm: float32[d], the norm's weights.
+        matrix: [(H + 2 KV) hd, d]: heads of q, of keys, of values.
+        cos, sin: float32[B, hd / 2] of this step; pairs are (i, i + hd / 2) of a head.
+        slots: int32[B, k + 1], of which the first is written.
+        work: int8 scratch of `plans.qkv_work` bytes.
+        q: float32[B, H, hd]. keys, values: float32[B, W, KV, hd].
+
+    Raises:
+        UsageError, QuantizationError, UnsupportedError: as `check_qkv`.
+    """
+    check_qkv(x, norm, matrix, cos, sin, slots, work, q, keys, values)
+    check_aligned(words=matrix.words, work=work)
+    batch, width = x.shape
+    how = qkv_plan(matrix.rows, matrix.columns, batch)
+    block = normed_block(width, batch)
+    if not block:
+        norm_rows(x, norm, eps, work, matrix.columns, how.warps, variant.dependent)
+    norm_qkv_rope_store[(triton.cdiv(matrix.rows, how.rows),)](
+        *(matrix.words, entries_of(matrix.lane_scales, matrix.format)),
+        *(x, norm, work, cos, sin, slots, q, keys, values),
+        *(matrix.rows, eps, matrix.global_scale),
+        **_sizes(width, block, q.shape[1], keys.shape, slots.shape[1]),
+        **constants(matrix.format, (matrix.rows, matrix.columns), batch, variant.int8, how),
+        DEPENDENT=variant.dependent,
+        num_warps=how.warps,
+        launch_pdl=variant.dependent,
+        enable_fp_fusion=FP_FUSION,
+    )
+
+
+def _sizes(width: int, block: int, heads: int, ring: Sequence[int], slots: int) -> dict[str, int]:
+    """Constants of the kernel that are not of the matrix; `ring` is [B, W, KV, hd]."""
+    return {
+        "K": width,
+        "BLOCK": block,
+        "HEADS": heads,
+        "GROUPS": ring[2],
+        "HALF": ring[3] // 2,
+        "RING": ring[1],
+        "SLOTS": slots,
+    }
+
+
+def aot_cases() -> list[AotCase]:
+    """The matrix of the preset 1.3b in every format and for 4, 8 and 16 vectors; and of `small`."""
+    wide, small = (16, 4, 128, 2048), (4, 2, 64, 256)
+    found = [_case(f"{format}.rows1", format, wide, 1) for format in FORMATS]
+    found += [_case(f"nvfp4.rows{rows}", "nvfp4", wide, rows) for rows in (4, 8, 16)]
+    found.append(_case("nvfp4.small", "nvfp4", small, 1))
+    return [*found, dependent_case(_case("nvfp4.dependent", "nvfp4", wide, 1))]
+
+
+def _case(name: str, format: str, of: tuple[int, int, int, int], batch: int) -> AotCase:
+    """A case of heads, heads of keys, their size, and columns."""
+    heads, groups, size, width = of
+    shape = ((heads + 2 * groups) * size, width)
+    how = qkv_plan(*shape, batch)
+    kinds = {**matrix_types(format), "work": "*i8", "slots": "*i32"}
+    kinds |= dict.fromkeys(("x", "norm", "cos", "sin", "q", "keys", "values"), "*fp32")
+    sizes = _sizes(width, normed_block(width, batch), heads, (batch, 64, groups, size), 9)
+    return AotCase(
+        name=f"norm_qkv_rope_store.{name}",
+        kernel=norm_qkv_rope_store,
+        signature={**kinds, "rows": "i32", "eps": "fp32", "scale": "fp32"},
+        constants={**constants(format, shape, batch, "prmt", how), **sizes, "DEPENDENT": False},
+        warps=how.warps,
+        aligned=tuple(kinds),
+        weights_per_program=how.rows * width,
+        instructions=("IDP.4A.S8.S8",),
+        slow=batch > 4,
+    )

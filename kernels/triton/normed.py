@@ -1,0 +1,170 @@
+"""RMSNorm in front of a matrix, and what follows sums of rows that come in pairs.
+
+How a program gets normed int8 activations without a launch for it: each computes them for itself
+and hands them to its lanes through memory that is its own, some kilobytes that stay in the cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from wmrt.kernels.triton.aot_cases import AotCase
+from wmrt.kernels.triton.gemv_rows import pin
+from wmrt.kernels.triton.library import FP_FUSION
+from wmrt.kernels.triton.norm import quantize_groups, row_scale
+from wmrt.kernels.triton.variants import DEPENDENT_FROM
+from wmrt.quant.layouts.base import STEP
+
+
+@triton.jit
+def follow(DEPENDENT: tl.constexpr) -> None:
+    """With `DEPENDENT`: lets the launch behind this one begin, and waits for the one before.
+
+    What is loaded above must be what no launch of a step writes: weights. Nothing is stored above.
+    """
+    if DEPENDENT:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+
+
+@triton.jit
+def ready(
+    x: tl.tensor,
+    norm: tl.tensor,
+    work: tl.tensor,
+    eps: tl.tensor,
+    zero: tl.tensor,
+    K: tl.constexpr,
+    STEPS: tl.constexpr,
+    BATCH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+) -> tl.tensor:
+    """Where `row_sums` finds its activations: codes as int64[BATCH, 32 * STEPS] and factors.
+
+    With `BLOCK`, the power of two that holds a row, this program norms x[BATCH, K] into its own
+    part of `work` first; with 0, `work` holds them already, for all programs.
+    """
+    PART: tl.constexpr = BATCH * STEPS * 288
+    follow(DEPENDENT)
+    if BLOCK > 0:
+        pin(zero)
+        work += tl.program_id(0) * PART
+    factors = (work + BATCH * STEPS * 256).to(tl.pointer_type(tl.float32))
+    if BLOCK > 0:
+        for b in tl.static_range(BATCH):
+            to, steps = work + b * (STEPS * 256), factors + b * (STEPS * 8)
+            norm_codes(x + b * K, norm, to, steps, eps, K, STEPS * 256, BLOCK)
+        tl.debug_barrier()
+    return work.to(tl.pointer_type(tl.int64)), factors
+
+
+@triton.jit
+def norm_codes(
+    x: tl.tensor,
+    norm: tl.tensor,
+    codes: tl.tensor,
+    factors: tl.tensor,
+    eps: tl.tensor,
+    K: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """RMSNorm of the row at x[K] as int8 codes [WIDTH] and float32 factors [WIDTH / 32].
+
+    The codes are of x times the norm's weights, the row's scale goes into the factors: the lanes
+    have their codes while the sum of squares is still on its way.
+    """
+    at, group = tl.arange(0, BLOCK), tl.arange(0, BLOCK // 32)
+    value = tl.load(x + at, mask=at < K, other=0.0)
+    weight = tl.load(norm + at, mask=at < K, other=0.0)
+    whole, steps = quantize_groups(value * weight, 32)
+    tl.store(codes + at, tl.reshape(whole, (BLOCK,)), mask=at < WIDTH)
+    tl.store(factors + group, steps * row_scale(value, K, eps), mask=group < WIDTH // 32)
+
+
+@triton.jit
+def pair_sums(acc: tl.tensor) -> tl.tensor:
+    """Lanes' sums [2 P, L], the rows of a pair P apart -> sums of the first and the second rows
+    [P], which every lane holds. Both are rows of one lane: nothing moves."""
+    pairs = tl.reshape(acc, (2, acc.shape[0] // 2, acc.shape[1]))
+    first, second = tl.split(tl.permute(pairs, (1, 2, 0)))
+    return tl.sum(first, 1), tl.sum(second, 1)
+
+
+@triton.jit
+def norm_rows_kernel(
+    x: tl.tensor,
+    norm: tl.tensor,
+    work: tl.tensor,
+    eps: tl.tensor,
+    K: tl.constexpr,
+    STEPS: tl.constexpr,
+    BATCH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+) -> None:
+    """One program, one row of x[BATCH, K], into what `ready` finds in `work`."""
+    follow(DEPENDENT)
+    row = tl.program_id(0)
+    factors = (work + BATCH * STEPS * 256).to(tl.pointer_type(tl.float32)) + row * (STEPS * 8)
+    codes = work + row * (STEPS * 256)
+    norm_codes(x + row * K, norm, codes, factors, eps, K, STEPS * 256, BLOCK)
+
+
+def norm_rows(
+    x: Tensor,
+    norm: Tensor,
+    eps: float,
+    work: Tensor,
+    columns: int,
+    warps: int,
+    dependent: bool,
+) -> None:
+    """The norm of x[B, K] for a matrix of `columns`, in a launch of its own.
+
+    `warps` as in the launch that follows: they decide in which order a row is summed, and a vector
+    is to have the same bits whether its program norms it or this.
+    """
+    batch, width = x.shape
+    norm_rows_kernel[(batch,)](
+        x,
+        norm,
+        work,
+        eps,
+        K=width,
+        STEPS=columns // STEP,
+        BATCH=batch,
+        BLOCK=max(STEP, triton.next_power_of_2(width)),
+        DEPENDENT=dependent,
+        num_warps=warps,
+        launch_pdl=dependent,
+        enable_fp_fusion=FP_FUSION,
+    )
+
+
+def aot_cases() -> list[AotCase]:
+    """Rows of the presets 1.3b and `small`, by the warps of the two plans."""
+    found = [_case(2048, 8), _case(2048, 16), _case(256, 4), _case(256, 8)]
+    return [*found, dependent_case(replace(found[0], name="norm_rows.2048.dependent"))]
+
+
+def _case(width: int, warps: int) -> AotCase:
+    sizes = {"K": width, "STEPS": width // STEP, "BATCH": 4, "BLOCK": width, "DEPENDENT": False}
+    kinds = {"x": "*fp32", "norm": "*fp32", "work": "*i8", "eps": "fp32"}
+    return AotCase(f"norm_rows.{width}.warps{warps}", norm_rows_kernel, kinds, sizes, warps)
+
+
+def dependent_case(case: AotCase) -> AotCase:
+    """The case as a dependent launch: griddepcontrol's two instructions have to be there."""
+    return replace(
+        case,
+        constants={**case.constants, "DEPENDENT": True},
+        targets=tuple(target for target in case.targets if target >= DEPENDENT_FROM),
+        instructions=(*case.instructions, "ACQBULK", "PREEXIT"),
+        options={"launch_pdl": True},
+    )

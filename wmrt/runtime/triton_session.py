@@ -1,0 +1,161 @@
+"""A session whose steps are the fused operators on a GPU, as one CUDA Graph where asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from wmrt.core.errors import UnsupportedError
+from wmrt.kernels.state_arguments import MOST_ROBOTS
+from wmrt.model.network import Network
+from wmrt.runtime.cuda_graph import CudaGraphExecutor
+from wmrt.runtime.graph_backend import GraphBackend
+from wmrt.runtime.graph_states import ResolvedGraph
+from wmrt.runtime.native_session import next_integers, other_columns
+from wmrt.runtime.session import Output, Session
+from wmrt.runtime.step import Rollout
+from wmrt.runtime.triton_model import TritonModel
+from wmrt.runtime.triton_state import DECODE, HEAD, PREDICT, TRUNK, TritonState
+
+
+class TritonSession(Session):
+    """`Session` over a `TritonState`. Its output tensors are views that the next step overwrites.
+
+    Args:
+        model: of `network`, shared between sessions.
+        options: of `Session`.
+    """
+
+    def __init__(self, network: Network, model: TritonModel, **options: Any) -> None:
+        self.model = model
+        super().__init__(network, **options)
+
+    def _allocate(self) -> None:
+        self.state = TritonState(self.network, self.model)
+        self.ring = self.state.ring
+        arrays = self.state.arrays
+        self.codes, self.values = arrays["codes"], arrays["values"]
+        self.previous = arrays["previous"]
+        host = self.state.host
+        self._views = Output(
+            arrays["hidden"],
+            arrays["logits"],
+            host["chunk"],
+            host["action"],
+            self.state.prediction,
+        )
+        self._numbers = self.network.numeric_index.cpu().numpy()
+        self._others = other_columns(self.network)
+        self._mode = "off"
+        self._step = self._executor("off")
+
+    def _executor(self, graph: str, backend: GraphBackend | None = None) -> CudaGraphExecutor:
+        state = self.state
+        return CudaGraphExecutor(state.run, state.buffers, graph=graph, backend=backend)
+
+    def capture(self, graph: str, backend: GraphBackend | None = None) -> ResolvedGraph:
+        """See `Session.capture`. The graph holds everything from the copy of the inputs to that of
+        the results."""
+        self._mode = graph
+        if self.choice.draws and graph != "off":
+            reason = "the action is drawn between two halves of a step"
+            if graph == "on":
+                raise UnsupportedError(
+                    f"graph=on cannot be had: {reason}; leave out sample and action_noise, or use "
+                    "graph=auto"
+                )
+            self._step = self._executor("off")
+            self._step.prepare()
+            return ResolvedGraph(False, reason)
+        self._step = self._executor(graph, backend)
+        return self._step.prepare()
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of the static arrays and of the model's own copies of small weights."""
+        return self.state.workspace_bytes + self.model.own_bytes()
+
+    def fresh(self) -> TritonSession:
+        """Another session on the same network with the same settings."""
+        other = TritonSession(self.network, self.model, **self.options)
+        other.capture(self._mode)
+        return other
+
+    @torch.inference_mode()
+    def step(
+        self,
+        codes: NDArray[np.int32],
+        values: NDArray[np.float32],
+        previous: Sequence[float] | NDArray[np.float32],
+    ) -> Output:
+        """One step from encoded state [F], [F] and the action sent before [A]."""
+        rows, out = self.state.rows, self._views
+        rows["codes"][0], rows["values"][0] = codes, values
+        rows["previous"][0] = previous
+        if self.choice.draws:
+            self.state.run(TRUNK | HEAD)
+            drawn = self.choice.action(out.logits, self.state.arrays["chunk"])
+            self.state.arrays["action"].copy_(drawn)
+            self.state.embed_action()
+            self.state.run(PREDICT | DECODE)
+        else:
+            self._step.replay()
+        self._step.wait()
+        self.output = out
+        return out
+
+    def consequences(self) -> tuple[NDArray[np.int64], float, float]:
+        """Of the last step: the next state's integers [F], reward, probability to continue."""
+        rows = self.state.rows
+        q = next_integers(self.network, rows, self._numbers, self._others)[0]
+        return q, float(rows["expected"][0]), float(rows["continues"][0])
+
+    @torch.inference_mode()
+    def imagine(self, plan: Tensor) -> Rollout:
+        """See `Session.imagine`; 16 sequences share each read of the weights."""
+        parts = [self._imagine(some) for some in torch.split(plan, MOST_ROBOTS)]
+        return Rollout(
+            np.concatenate([part.q for part in parts]),
+            np.concatenate([part.reward for part in parts]),
+            np.concatenate([part.proceed for part in parts]),
+        )
+
+    def _imagine(self, plan: Tensor) -> Rollout:
+        assert self.output is not None  # the caller checked
+        count, steps = plan.shape[:2]
+        state = TritonState(self.network, self.model, count)
+        for name, tensor in state.ring.tensors().items():
+            tensor.copy_(getattr(self.ring.repeat(count), name))
+        rows = state.rows
+        state.arrays["hidden"].copy_(self.output.hidden.expand(count, -1))
+        rows["codes"][:], rows["values"][:] = self.codes.cpu().numpy(), self.values.cpu().numpy()
+        states, rewards, proceeds = [], [], []
+        for t in range(steps):
+            state.arrays["action"].copy_(plan[:, t])
+            state.embed_action()
+            state.run(PREDICT | DECODE)
+            self._step.wait()
+            q = next_integers(self.network, rows, self._numbers, self._others)
+            states.append(q)
+            rewards.append(rows["expected"].copy())
+            proceeds.append(rows["continues"].copy())
+            if t + 1 < steps:
+                rows["codes"][:], rows["values"][:] = self.network.schema.encode_q(q)
+                rows["previous"][:] = plan[:, t].numpy()
+                state.run(TRUNK)
+        return Rollout(np.stack(states, 1), np.stack(rewards, 1), np.stack(proceeds, 1))
+
+    @torch.inference_mode()
+    def take(self, other: Session) -> None:
+        """The last state and output of `other`, as copies."""
+        assert isinstance(other, TritonSession)
+        for name, array in self.state.arrays.items():
+            array.copy_(other.state.arrays[name])
+        for name, row in self.state.host.items():
+            row.copy_(other.state.host[name])
+        self.output = None if other.output is None else self._views
