@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 COSTS = ROOT / "kernels" / "tuned" / "launch_costs.json"
 LIMITS = ROOT / "kernels" / "tuned" / "aot_limits.json"
 #: Modules whose LAUNCHES say how many kernels an operator is.
-OPERATORS = ("ops_state", "ops_heads", "ops_fused")
+OPERATORS = ("ops_state", "ops_heads", "ops_fused", "ops_decode")
 #: The fused step, operator by operator: times a step, times a layer, and whether it reads weights
 #: that fill the memory bus.
 FUSED: Sequence[tuple[str, int, int, bool]] = (
@@ -40,10 +40,11 @@ FUSED: Sequence[tuple[str, int, int, bool]] = (
     ("rms_norm_to", 1, 0, False),
     ("dense", 5, 0, True),
     ("action_decode", 1, 0, False),
+    ("consequences", 1, 0, False),
     ("advance", 1, 0, False),
 )
-#: Copies of codes, values and the previous action into the graph's inputs.
-COPIES = 3
+#: Copies of the inputs to the device and of the results back.
+COPIES = 2
 #: Targets in milliseconds, or as a multiple of the floor.
 TARGETS: Mapping[str, tuple[str, float]] = {"H200": ("ms", 0.40), "RTX 4090": ("floor", 1.25)}
 

@@ -19,6 +19,9 @@ from wmrt.kernels.triton.fused_checks import Matrix, check_gate_up, check_qkv, c
 from wmrt.kernels.triton.linear import chosen, weight_of
 from wmrt.quant.activations import quantize_groups
 
+#: Kernels that one call launches on CUDA for one robot; from two robots on the norm is one more.
+LAUNCHES = {"norm_qkv_rope_store": 1, "gemv_residual": 1, "norm_gate_up": 1}
+
 _MATRIX = "Tensor words, Tensor lane_scales, str format, float global_scale"
 _SCHEMAS = (
     f"norm_qkv_rope_store(Tensor x, Tensor norm, float eps, {_MATRIX}, Tensor cos, Tensor sin, "

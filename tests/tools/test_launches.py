@@ -39,9 +39,9 @@ def test_at_the_even_cost_both_take_the_same_time() -> None:
 
 
 def test_the_fused_step_is_counted_from_its_operators() -> None:
-    # By hand: 5 a layer, and before and behind them 2 + 5 + 3.
+    # By hand: 5 a layer, and before and behind them 2 + 5 + 4.
     kernels, weights = launches.fused_launches(24, {})
-    assert kernels == 24 * 5 + 2 + 5 + 3 and weights == 24 * 4 + 2 + 5
+    assert kernels == 24 * 5 + 2 + 5 + 4 and weights == 24 * 4 + 2 + 5
     assert launches.fused_launches(24, {"state_fusion": 2, "gemv_residual": 3})[0] == kernels + 97
     eager, fused, layer, step = launches.variants(24, 1400, {})
     assert (eager.launches, fused.launches) == (1403, 133)
