@@ -95,7 +95,7 @@ def test_worse_than_kept_ends_with_status_1(compiler: Compiler) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--case", "gemm*"), r"--case 'gemm\*': there are action_pack"),
+        (("--case", "gemm*"), r"--case 'gemm\*': there are action_decode"),
         (("--target", "75"), r"--target 75: kernels are made for \[87, 89"),
         (("--keep", "--target", "87"), "--keep keeps all results"),
     ],
