@@ -84,7 +84,11 @@ def test_it_answers_as_the_eager_executor(seed: int) -> None:
     a, b = native(checkpoint), eager(checkpoint)
     for state in states(a.schema, 20, seed):
         x, y = a.step(state), b.step(state, None)
-        assert np.abs(x.chunk - y.chunk).max() < 0.02 and x.issues == y.issues
+        assert b.session.output is not None
+        best = b.session.output.logits[0].topk(2, -1).values
+        clear = (best[..., 0] - best[..., 1] > 0.05).numpy()  # else either bin may be the mode
+        off = np.abs(x.chunk - y.chunk)[clear]
+        assert off.max(initial=0.0) < 0.02 and x.issues == y.issues
         b._last_action = a._last_action
         assert (x.fingerprint, x.chunk.shape, x.chunk.dtype) == (y.fingerprint, (4, 2), np.float32)
 
