@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.quant.toy_target import inputs, toy
+from tests.quant.toy_target import ToyStage, inputs, toy
 from wmrt.core.errors import QuantizationError
 from wmrt.kernels import linear
 from wmrt.quant import RECIPES, quantize
@@ -44,18 +44,29 @@ def test_layers_are_measured_alone_and_the_model_as_a_whole(seed: int) -> None:
     assert meter.model.action == pytest.approx(actions, rel=1e-3)
 
 
+def scaled_apart(seed: int) -> tuple[ToyStage, Tensor, Meter]:
+    """A stage whose rows AWQ scaled apart, inputs it has not seen, and what was measured.
+
+    About 3 of 100 models need next to no scaling (their spread is below 1.5): take the next one.
+    """
+    for attempt in range(20):
+        target, held = toy(seed + attempt), inputs(seed + attempt + 1, 64)
+        stage = target.parts[0]
+        with torch.no_grad():
+            stage.stored["s0.a"][:8] *= 20  # loud inner channels for AWQ to act on
+        meter = Meter(target, NVFP4, held)
+        calibrate(target, NVFP4.with_(steps=(Awq(),)), inputs(seed + attempt), watch=meter)
+        scale = stage.divided.get("s0.a")
+        if scale is not None and float(scale.max() / scale.min()) > 1.5:
+            return stage, held, meter
+    raise AssertionError("AWQ scaled none of 20 models")
+
+
 def test_scaled_outputs_are_compared_as_they_were(seed: int) -> None:
     """Scaling rows apart must not change a layer's error by weighing its rows anew."""
-    target, held = toy(seed), inputs(seed + 1, 64)
-    with torch.no_grad():
-        target.parts[0].stored["s0.a"][:8] *= 20  # loud inner channels for AWQ to act on
-    meter = Meter(target, NVFP4, held)
-    calibrate(target, NVFP4.with_(steps=(Awq(),)), inputs(seed), watch=meter)
-    stage = target.parts[0]
-    scale = stage.divided["s0.a"]
-    assert float(scale.max() / scale.min()) > 1.5
+    stage, held, meter = scaled_apart(seed)
     exact = held @ stage.stored["s0.a"].T
-    found = OP(held, stage.packed["s0.a"]) * scale
+    found = OP(held, stage.packed["s0.a"]) * stage.divided["s0.a"]
     expected = float((found - exact).norm() / exact.norm())
     assert meter.layers["s0.a"].output_error == pytest.approx(expected, rel=1e-3)
 
