@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -125,3 +126,23 @@ def test_none_or_two_channels(names: list[str]) -> None:
 def test_every_is_a_whole_number(every: Any) -> None:
     with pytest.raises(SafetyError, match="every must be at least 1"):
         fixed("a", (0, 0), every=every)
+
+
+def test_the_record_says_what_became_of_each_channel() -> None:
+    rows: list[Any] = []
+    recorder = SimpleNamespace(record=lambda outcome, inputs: rows.append(inputs), command=print)
+    bench: Bench
+
+    def slow(state: Any, previous: Any) -> Any:
+        bench.timer.advance(0.2 * (len(rows) == 2))
+        return (0.1, 0.1)
+
+    channels = [Channel("odd", raises, every=2), Channel("slow", slow)]
+    bench = Bench(constant(0.1, 0.1), channels=channels, recorder=recorder)
+    bench.acts(3)
+    bench.act({})
+    nobody = ("not due", "not due")
+    assert [row.channels for row in rows] == [("failed", "voted"), nobody, ("late", "late"), nobody]
+    assert [(row.asked, row.answered, row.late) for row in rows] == [
+        (True, True, False), (True, True, False), (True, True, True), (False, False, False),
+    ]  # fmt: skip

@@ -258,9 +258,14 @@ class Notebook:
     def __init__(self) -> None:
         self.rows: list[Any] = []
 
-    def record(self, outcome: Any, state: Any) -> None:
-        self.rows.append((outcome, state))
+    def record(self, outcome: Any, inputs: Any) -> None:
+        self.rows.append((outcome, inputs))
         if len(self.rows) == 2:
+            raise OSError("disk full")
+
+    def command(self, name: str, arguments: Any, now_ns: int) -> None:
+        self.rows.append((name, dict(arguments), now_ns))
+        if name == "disengage":
             raise OSError("disk full")
 
 
@@ -269,8 +274,57 @@ def test_the_recorder_gets_every_outcome_and_may_fail() -> None:
     bench = Bench(constant(0.1, 0.1), recorder=notebook)
     outcomes = [bench.act(), bench.act(), bench.act({}), bench.act()]
     assert [row[0] for row in notebook.rows] == outcomes
-    assert [row[1] for row in notebook.rows] == [STATE, STATE, None, STATE]
+    assert [row[1].observation for row in notebook.rows] == [STATE, STATE, {}, STATE]
+    assert [row[1].asked for row in notebook.rows] == [True, True, False, True]
+    assert [row[1].now_ns for row in notebook.rows] == [outcome.now_ns for outcome in outcomes]
     assert bench.controller.stats()["record_failures"] == 1
+
+
+def test_the_recorder_gets_every_command_after_it_was_done() -> None:
+    notebook = Notebook()
+    bench = Bench(constant(0.1, 0.1), recorder=notebook)
+    controller = bench.controller
+    controller.reset([0.5, 0.0])
+    controller.reset()
+    bench.act()
+    for refused in (lambda: controller.engage(""), lambda: controller.reset_latch("Ada")):
+        with pytest.raises(SafetyError):
+            refused()
+    controller.disengage()
+    controller.engage("Ada")
+    controller.estop()
+    bench.act()
+    controller.estop(False)
+    controller.reset_latch("Ada")
+    controller.close()
+    controller.close()
+    told = [row for row in notebook.rows if len(row) == 3]
+    assert [(name, arguments) for name, arguments, _ in told] == [
+        ("reset", {"measured": [0.5, 0.0]}),
+        ("reset", {"measured": None}),
+        ("disengage", {}),
+        ("engage", {"operator": "Ada", "measured": None}),
+        ("estop", {"pressed": True}),
+        ("estop", {"pressed": False}),
+        ("reset_latch", {"operator": "Ada"}),
+        ("close", {}),
+    ]
+    times = [row[0].now_ns for row in notebook.rows if len(row) == 2]
+    assert [now for *_, now in told] == [0, 0, *times[:1] * 3, *times[1:] * 3]
+    assert controller.stats()["record_failures"] == 1
+
+
+def test_the_record_says_where_a_stop_came_in() -> None:
+    notebook = Notebook()
+    bench = Bench(FakePolicy(lambda s, p: answer(p)), recorder=notebook)
+    bench.act()
+    bench.controller.estop()
+    bench.act()
+    bench.controller.reset()
+    bench.policy.answer = lambda s, p: (bench.controller.estop(), answer(p))[1]
+    bench.act()
+    steps = [row[1] for row in notebook.rows if len(row) == 2]
+    assert [inputs.estop for inputs in steps] == ["", "begin", "decide"]
 
 
 def test_stats() -> None:

@@ -10,7 +10,7 @@ from wmrt.control.controller import Controller
 from wmrt.control.defaults import default_limits
 from wmrt.control.driving import DrivenStep, drive
 from wmrt.control.predict import PredictPolicy
-from wmrt.control.protocol import Outcome, Policy, Recorder
+from wmrt.control.protocol import Outcome, Policy, Recorder, StepInputs
 
 if TYPE_CHECKING:
     from wmrt.control.gym_wrapper import ControlledEnv
@@ -25,6 +25,7 @@ __all__ = [
     "PredictPolicy",
     "Recorder",
     "StepClock",
+    "StepInputs",
     "default_limits",
     "drive",
 ]

@@ -84,6 +84,19 @@ class Channels:
             if channel.reset is not None:
                 channel.reset()
 
+    def due(self, step: int) -> bool:
+        """Whether they vote in control step ``step``, from 1."""
+        return bool(self._channels) and all((step - 1) % c.every == 0 for c in self._channels)
+
+    def availability(
+        self, step: int, votes: Sequence[object | None] | None, late: bool
+    ) -> tuple[str, ...]:
+        """What became of each channel in a step: ``voted``, ``failed``, ``late``, ``not due``."""
+        if votes is not None:
+            return tuple("failed" if vote is None else "voted" for vote in votes)
+        missing = "late" if late and self.due(step) else "not due"
+        return (missing,) * len(self._channels)
+
     def ask(
         self, step: int, state: Mapping[str, Any], previous: Sequence[float]
     ) -> tuple[list[tuple[float, ...] | None] | None, list[Finding]]:
@@ -92,8 +105,7 @@ class Channels:
         Args:
             step: number of the control step, from 1; the first one votes.
         """
-        due = self._channels and all((step - 1) % c.every == 0 for c in self._channels)
-        if not due:
+        if not self.due(step):
             return None, []
         votes: list[tuple[float, ...] | None] = []
         failed = []

@@ -5,46 +5,25 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wmrt.control import settings
-from wmrt.control.asking import ask
 from wmrt.control.channels import Channel, Channels
-from wmrt.control.defaults import default_limits
+from wmrt.control.consult import NOT_ASKED, Consultant, Consulted, Panel
+from wmrt.control.defaults import breakers_for
 from wmrt.control.intake import Intake
 from wmrt.control.plan import Plan
-from wmrt.control.protocol import Outcome, Policy, Recorder
+from wmrt.control.protocol import Outcome, Policy, Recorder, StepInputs
 from wmrt.control.tally import Tally
 from wmrt.core.clock import Clock, SystemClock
 from wmrt.core.errors import SafetyError
-from wmrt.safety import (
-    Breakers,
-    Cause,
-    Decision,
-    Finding,
-    Level,
-    Proposal,
-    State,
-)
+from wmrt.safety import Breakers, Decision, Level, State
 
-Rows = tuple[tuple[float, ...], ...]
 #: (state or None when the input is unfit, last action sent) -> action to ramp to.
 Fallback = Callable[[Mapping[str, Any] | None, tuple[float, ...]], Sequence[float]]
-
-
-@dataclass
-class _Asked:
-    """What happened in the step so far."""
-
-    started: int = 0
-    now_ns: int = 0
-    state: dict[str, Any] | None = None
-    policy_ns: int | None = None
-    late: bool = False
 
 
 class Controller:
@@ -65,7 +44,7 @@ class Controller:
             none.
         breakers: their own, built from `default_limits` unless given.
         fallback: where to ramp when the policy may not drive; default the schema's neutral action.
-        recorder: gets every outcome.
+        recorder: gets every outcome and command; see `Recorder`.
         channels: two more opinions for level 3, or none.
         clock: what the rate limits go by, read once per step. The default is the machine's
             monotonic clock; a loop that does not run in real time needs `StepClock`.
@@ -79,6 +58,13 @@ class Controller:
         SafetyError: an argument of a wrong type or out of its range, named with what is allowed, or
             breakers for another policy or period.
     """
+
+    last: Outcome | None = None
+    _closed = False
+    # Of the step that runs: readings of clock and timer, who was asked, where the stop latched.
+    _now_ns = _started = 0
+    _consulted: Consulted = NOT_ASKED
+    _estop = ""
 
     def __init__(
         self,
@@ -97,43 +83,22 @@ class Controller:
         max_age: float | None = None,
     ) -> None:
         settings.policy("model", model)
-        period = settings.seconds("period", period)
-        limit = (
-            period if deadline is None else settings.seconds("deadline", deadline, infinite=True)
-        )
+        period, limit = settings.pace(period, deadline)
+        settings.parts(clock, timer, fallback, recorder)
         self.model = model
         self.clock: Clock = SystemClock() if clock is None else clock
-        settings.has_methods("clock", self.clock, ("now_ns",))
-        self.breakers = self._breakers(model, period, breakers, settings.text("robot", robot))
-        settings.require(callable(timer), "timer", "a function () -> nanoseconds", timer)
-        settings.function("fallback", fallback, "(state, last action) -> action")
-        settings.has_methods("recorder", recorder, ("record",), optional=True)
-        self._deadline_ns = limit * 1e9
+        self.breakers = breakers_for(model, period, breakers, settings.text("robot", robot))
         self._timer = timer
         self._fallback, self._recorder = fallback, recorder
         self._channels = Channels(channels, len(model.actions))
         self._intake = Intake(model.schema, settings.nanoseconds("max_age", max_age))
-        self._predicted = tuple(bound.name for bound in self.breakers.limits.state)
         self._plan = Plan(settings.count("max_chunk_age", max_chunk_age, 0))
+        predicted = tuple(bound.name for bound in self.breakers.limits.state)
+        panel = Panel(model, self._channels, predicted, self._plan.rows, timer)
+        self._consultant = Consultant(panel, self.breakers, self._plan, limit, timer)
         self._lock = threading.RLock()
-        self._closed = False
         self._tally = Tally()
         self._sent = self.breakers.reference
-        self.last: Outcome | None = None
-
-    @staticmethod
-    def _breakers(model: Policy, period: float, given: Breakers | None, robot: str) -> Breakers:
-        """Those given, if they are for this policy, else the default ones."""
-        if given is None:
-            return Breakers(default_limits(model.schema, model.actions, period), robot=robot)
-        settings.require(isinstance(given, Breakers), "breakers", "wmrt.safety.Breakers", given)
-        limits = given.limits
-        if limits.spec != model.actions or limits.period != period:
-            raise SafetyError(
-                f"breakers for {limits.spec.names} at {limits.period} s do not fit a policy with "
-                f"{model.actions.names} at {period} s; build them with default_limits"
-            )
-        return given
 
     def act(self, obs: Any, captured_ns: int | None = None) -> NDArray[np.float32]:
         """The action to send now. Never raises.
@@ -147,57 +112,35 @@ class Controller:
             float32[A], normalised; ``last`` says how it came about.
         """
         with self._lock:
-            asked, self.last = _Asked(), None
+            self.last = None
+            self._consulted, self._estop = NOT_ASKED, ""
+            self._now_ns = self._started = 0
             try:
-                asked.started = self._timer()
-                asked.now_ns = self.clock.now_ns()
-                decision = self._decide(asked, obs, captured_ns)
+                self._started = self._timer()
+                self._now_ns = self.clock.now_ns()
+                decision = self._decide(obs, captured_ns)
             except Exception as error:  # none is known; this is the last line
                 decision = self._failed(error)
-            self._account(decision, asked)
+            self._account(decision, obs, captured_ns)
             self._sent = decision.action
             return np.array(decision.action, np.float32)
 
-    def _decide(self, asked: _Asked, obs: Any, captured_ns: Any) -> Decision:
-        breakers = self.breakers
-        breakers.begin(asked.now_ns)
-        self._plan.tick()
-        seen = self._intake.read(obs, asked.now_ns, captured_ns)
-        asked.state = seen.state
-        chunk: Rows = ()
-        proposal, votes = None, None
-        if breakers.admit(seen.faults, seen.notes) and seen.state is not None:
-            proposal, votes, chunk = self._consult(asked, seen.state)
+    def _decide(self, obs: Any, captured_ns: Any) -> Decision:
+        breakers, plan, stops = self.breakers, self._plan, self.breakers.stops
+        breakers.begin(self._now_ns)
+        begun = breakers.stops
+        plan.tick()
+        seen = self._intake.read(obs, self._now_ns, captured_ns)
+        consulted = NOT_ASKED
+        if breakers.admit(seen.faults, seen.notes) and seen.state is not None and not self._closed:
+            consulted = self._consulted = self._consultant.ask(seen.state, self._started)
         fallback = None if self._fallback is None else self._goal(self._fallback, seen.state)
-        decision = breakers.decide(proposal, fallback, votes)
-        if proposal is not None and not asked.late:
-            self._plan.store(() if Level.RANGE in decision.tripped else chunk)
+        decision = breakers.decide(consulted.proposal, fallback, consulted.votes)
+        if breakers.stops != stops:
+            self._estop = "begin" if begun != stops else "decide"
+        if consulted.answered and not consulted.late:
+            plan.store(() if Level.RANGE in decision.tripped else consulted.chunk)
         return decision
-
-    def _consult(
-        self, asked: _Asked, state: dict[str, Any]
-    ) -> tuple[Proposal, list[tuple[float, ...] | None] | None, Rows]:
-        """Ask the policy and the channels; what they say is dropped if it comes too late."""
-        breakers = self.breakers
-        previous = breakers.reference
-        answer = ask(self.model, state, previous, self._predicted, self._plan.rows, self._timer)
-        asked.policy_ns = answer.policy_ns
-        if answer.note is not None:
-            breakers.report(Cause.NOTE, answer.note)
-        votes, failed = self._channels.ask(breakers.step, state, previous)
-        for finding in failed:
-            breakers.report(Cause.CHANNEL, finding)
-        took = self._timer() - asked.started
-        if took <= self._deadline_ns:
-            return answer.proposal, votes, answer.chunk
-        asked.late = True
-        breakers.report(Cause.DEADLINE, Finding("", "late", took, round(self._deadline_ns)))
-        if answer.proposal.fault is not None:
-            return answer.proposal._replace(late=True), None, ()
-        planned = self._plan.action()
-        if planned is None:
-            breakers.report(Cause.STARVED, Finding("", "no planned action"))
-        return Proposal(planned, late=True), None, ()
 
     def _goal(
         self, fallback: Fallback, state: dict[str, Any] | None
@@ -212,19 +155,33 @@ class Controller:
             state = State.LATCHED
             return Decision(self._sent, "fallback", state, state, frozenset())
 
-    def _account(self, decision: Decision, asked: _Asked) -> None:
+    def _account(self, decision: Decision, obs: Any, captured_ns: Any) -> None:
         """Count and record. What fails here is counted and changes nothing else."""
+        step, consulted = self.breakers.step, self._consulted
         try:
             outcome = Outcome(
-                self.breakers.step, asked.now_ns, *decision, asked.late, asked.policy_ns,
-                self._timer() - asked.started,
+                step, self._now_ns, *decision, consulted.late, consulted.policy_ns,
+                self._timer() - self._started,
             )  # fmt: skip
             self.last = outcome
             self._tally.add(outcome)
             if self._recorder is not None:
-                self._recorder.record(outcome, asked.state)
+                late = consulted.late
+                inputs = StepInputs(
+                    obs, captured_ns, self._now_ns, consulted.asked, consulted.answered, late,
+                    self._channels.availability(step, consulted.votes, late), self._estop,
+                )  # fmt: skip
+                self._recorder.record(outcome, inputs)
         except Exception:
             self._tally.failures += 1
+
+    def _tell(self, name: str, **arguments: Any) -> None:
+        """Record what was done between steps."""
+        if self._recorder is not None:
+            try:
+                self._recorder.command(name, arguments, self._now_ns)
+            except Exception:
+                self._tally.failures += 1
 
     def reset(self, measured: Sequence[float] | None = None) -> None:
         """Start an episode: forget the past, start from ``measured`` (normalised), else neutral.
@@ -239,8 +196,8 @@ class Controller:
             self._sent = self.breakers.reference
             self._plan.clear()
             self._intake.reset()
-            self.model.reset()
-            self._channels.reset()
+            self._tell("reset", measured=measured)
+            self._consultant.reset()
 
     def engage(self, operator: str, measured: Sequence[float] | None = None) -> None:
         """Let the policy drive again, see `Breakers.engage`. Any thread may call it.
@@ -254,11 +211,13 @@ class Controller:
             self.breakers.engage(operator, measured)
             self._sent = self.breakers.reference
             self._plan.clear()
+            self._tell("engage", operator=operator, measured=measured)
 
     def disengage(self) -> None:
         """The fallback drives until `engage`. Any thread may call it."""
         with self._lock:
             self.breakers.disengage()
+            self._tell("disengage")
 
     def estop(self, pressed: bool = True) -> None:
         """Press or release the emergency stop; any thread, without waiting for a step that runs.
@@ -267,6 +226,7 @@ class Controller:
         after release, until `reset_latch` and then `engage`.
         """
         self.breakers.estop(pressed)
+        self._tell("estop", pressed=bool(pressed))
 
     def reset_latch(self, operator: str) -> None:
         """End LATCHED. Nothing moves before `engage`.
@@ -276,12 +236,15 @@ class Controller:
         """
         with self._lock:
             self.breakers.reset_latch(operator)
+            self._tell("reset_latch", operator=operator)
 
     def close(self) -> None:
-        """Disengage for good. `act` still answers, with the fallback."""
+        """Disengage for good. `act` still answers, with the fallback, and asks nobody."""
         with self._lock:
-            self._closed = True
-            self.breakers.disengage()
+            if not self._closed:
+                self._closed = True
+                self.breakers.disengage()
+                self._tell("close")
 
     def stats(self) -> dict[str, Any]:
         """Counters as plain data, for reports; durations in ms over the last 32 768 steps."""

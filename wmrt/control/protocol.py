@@ -80,7 +80,55 @@ class Outcome(NamedTuple):
     act_ns: int
 
 
-class Recorder(Protocol):
-    """Gets every outcome with the state it answers (None if the input was unfit). Must be quick."""
+class StepInputs(NamedTuple):
+    """What decided a step and cannot be computed again: readings, timing, who answered.
 
-    def record(self, outcome: Outcome, state: Mapping[str, Any] | None) -> None: ...
+    Attributes:
+        observation: as it was given to `Controller.act`; not a copy.
+        captured_ns: as it was given: one reading, a mapping of field to reading, or None.
+        now_ns: the one reading of the controller's clock in this step.
+        asked: the observation was fit and went to the policy. With a watchdog that means to the
+            slot from which the policy takes it; ``skipped`` of a later step names it if it was
+            replaced there, and `Recorder.command` if a reset or a change of task took it out.
+        answered: the answer was there when the step was decided, in time or late.
+        late: the deadline was missed.
+        channels: of each channel, in order: ``voted``, ``failed``, ``late`` (what it said, if
+            anything, was not used) or ``not due``.
+        estop: the emergency stop latched when the step ``begin``s, or before it was ``decide``d;
+            empty if it did not.
+        skipped: numbers of the steps whose observation was replaced before the policy took it.
+        finished: numbers of the late steps whose answer has come since the last step, in order.
+    """
+
+    observation: Any
+    captured_ns: Any
+    now_ns: int
+    asked: bool = False
+    answered: bool = False
+    late: bool = False
+    channels: tuple[str, ...] = ()
+    estop: str = ""
+    skipped: tuple[int, ...] = ()
+    finished: tuple[int, ...] = ()
+
+
+class Recorder(Protocol):
+    """Gets all that decides what a controller does. What it raises is counted, not passed on.
+
+    It is called in the control loop and must be quick; it copies what it keeps, observations and
+    arguments belong to the caller. Calls come one at a time and in order, but for ``estop``, which
+    may come from any thread, also while another call runs.
+    """
+
+    def record(self, outcome: Outcome, inputs: StepInputs) -> None:
+        """A step was decided."""
+
+    def command(self, name: str, arguments: Mapping[str, Any], now_ns: int) -> None:
+        """Something was done between steps: ``reset`` (measured), ``engage`` (operator, measured),
+        ``disengage``, ``estop`` (pressed), ``reset_latch`` (operator), ``close``; after it was
+        done, so that what was refused does not come here.
+
+        Args:
+            now_ns: reading of the controller's clock in the last step, 0 before the first: the
+                clock is read in steps only.
+        """

@@ -41,6 +41,21 @@ def nanoseconds(name: str, value: Any) -> int | None:
     return None if value is None else round(seconds(name, value) * 1e9)
 
 
+def pace(period: Any, deadline: Any) -> tuple[float, float]:
+    """The period in seconds, and the deadline in nanoseconds, by default the period."""
+    seconds_ = seconds("period", period)
+    limit = seconds_ if deadline is None else seconds("deadline", deadline, infinite=True)
+    return seconds_, limit * 1e9
+
+
+def parts(clock: Any, timer: Any, fallback: Any, recorder: Any) -> None:
+    """What else a controller is made of; the clock, the fallback and the recorder may be None."""
+    has_methods("clock", clock, ("now_ns",), optional=True)
+    require(callable(timer), "timer", "a function () -> nanoseconds", timer)
+    function("fallback", fallback, "(state, last action) -> action")
+    has_methods("recorder", recorder, ("record", "command"), optional=True)
+
+
 def count(name: str, value: Any, least: int) -> int:
     """A whole number of at least ``least``."""
     ok = isinstance(value, (int, np.integer)) and not isinstance(value, bool)

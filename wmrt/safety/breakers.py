@@ -73,6 +73,11 @@ class Breakers:
     def events(self) -> EventRing:
         return self._machine.events
 
+    @property
+    def stops(self) -> int:
+        """How often the emergency stop has latched: presses that were acted on."""
+        return self._machine.counts[Cause.ESTOP]
+
     def begin(self, now_ns: int) -> None:
         """Open a step at ``now_ns`` (monotonic nanoseconds)."""
         now_ns = int(now_ns)

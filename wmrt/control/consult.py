@@ -1,0 +1,161 @@
+"""The policy and the channels, asked in a step; what they say is dropped if it comes too late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from wmrt.control.asking import Answer, ask
+from wmrt.control.channels import Channels
+from wmrt.control.plan import Plan
+from wmrt.control.protocol import Policy
+from wmrt.safety import Breakers, Cause, Finding, Proposal
+
+Rows = tuple[tuple[float, ...], ...]
+Votes = list[tuple[float, ...] | None]
+
+
+class Question(NamedTuple):
+    """What the policy and the channels are asked.
+
+    Attributes:
+        step: number of the control step, from 1.
+        state: what they see, read only: each gets a copy.
+        previous: the action actually sent last.
+    """
+
+    step: int
+    state: Mapping[str, Any]
+    previous: tuple[float, ...]
+
+
+class Reply(NamedTuple):
+    """What they said.
+
+    Attributes:
+        answer: the policy's.
+        votes: the channels', None for a failed one; None when no vote is due.
+        failed: why those failed.
+    """
+
+    answer: Answer
+    votes: Votes | None
+    failed: Sequence[Finding]
+
+
+class Consulted(NamedTuple):
+    """How the question of a step ended.
+
+    Attributes:
+        proposal: for the breakers; None when there was no question.
+        votes: see `Reply`; None when late.
+        chunk: the plan for the next steps; empty when there is none to rely on.
+        policy_ns: duration of the policy's step; None when it is not known.
+        asked, answered, late: see `wmrt.control.protocol.StepInputs`.
+    """
+
+    proposal: Proposal | None = None
+    votes: Votes | None = None
+    chunk: Rows = ()
+    policy_ns: int | None = None
+    asked: bool = False
+    answered: bool = False
+    late: bool = False
+
+
+#: The input was unfit, or the controller is closed.
+NOT_ASKED = Consulted()
+
+
+class Panel:
+    """Those who are asked: the policy first, then the channels.
+
+    Args:
+        predicted: numeric state fields to take from the policy's prediction.
+        rows: how much of its chunk to keep.
+        timer: nanoseconds.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        channels: Channels,
+        predicted: Sequence[str],
+        rows: int,
+        timer: Callable[[], int],
+    ) -> None:
+        self.policy, self.channels = policy, channels
+        self._predicted, self._rows, self._timer = predicted, rows, timer
+
+    def reply(self, question: Question) -> Reply:
+        """Ask all of them; raises nothing on their account."""
+        step, state, previous = question
+        answer = ask(self.policy, state, previous, self._predicted, self._rows, self._timer)
+        votes, failed = self.channels.ask(step, state, previous)
+        return Reply(answer, votes, failed)
+
+    def reset(self) -> None:
+        """A new episode. Raises what a policy's or channel's own reset raises."""
+        self.policy.reset()
+        self.channels.reset()
+
+
+class Consultant:
+    """Asks the panel in the thread of the control loop, and judges whether the reply is in time.
+
+    Args:
+        plan: what to send instead of a late answer.
+        deadline_ns: from the start of the step; `math.inf` for none.
+    """
+
+    def __init__(
+        self,
+        panel: Panel,
+        breakers: Breakers,
+        plan: Plan,
+        deadline_ns: float,
+        timer: Callable[[], int],
+    ) -> None:
+        self._panel, self._breakers, self._plan = panel, breakers, plan
+        self._deadline_ns, self._timer = deadline_ns, timer
+
+    def ask(self, state: Mapping[str, Any], started: int) -> Consulted:
+        """The step's question.
+
+        Args:
+            started: reading of the timer when the step began.
+        """
+        breakers = self._breakers
+        reply = self._panel.reply(Question(breakers.step, state, breakers.reference))
+        return self._judge(reply, self._timer() - started)
+
+    def reset(self) -> None:
+        """A new episode. Raises what a policy's or channel's own reset raises."""
+        self._panel.reset()
+
+    def _judge(self, reply: Reply, took: int) -> Consulted:
+        """A reply after ``took`` nanoseconds of the step."""
+        breakers, answer = self._breakers, reply.answer
+        if answer.note is not None:
+            breakers.report(Cause.NOTE, answer.note)
+        for finding in reply.failed:
+            breakers.report(Cause.CHANNEL, finding)
+        if took <= self._deadline_ns:
+            return Consulted(
+                answer.proposal, reply.votes, answer.chunk, answer.policy_ns, True, True
+            )
+        proposal = None
+        if answer.proposal.fault is not None:
+            proposal = answer.proposal._replace(late=True)
+        return self._late(took, proposal)._replace(policy_ns=answer.policy_ns, answered=True)
+
+    def _late(self, took: int, proposal: Proposal | None = None) -> Consulted:
+        """The deadline is missed: ``proposal`` if given, else the planned action, if any."""
+        breakers = self._breakers
+        breakers.report(Cause.DEADLINE, Finding("", "late", took, round(self._deadline_ns)))
+        if proposal is None:
+            planned = self._plan.action()
+            if planned is None:
+                breakers.report(Cause.STARVED, Finding("", "no planned action"))
+            proposal = Proposal(planned, late=True)
+        return Consulted(proposal, asked=True, late=True)
