@@ -205,14 +205,14 @@ def test_a_noisy_run_passes_no_gate(
 
 
 def test_isolation_says_what_it_got(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from wmrt.runtime.bench import isolate
+    from wmrt.core import realtime
 
     before = os.sched_getaffinity(0), os.sched_getscheduler(0)
     patch = pytest.MonkeyPatch()
     with patch.context() as patched:  # real time would keep the machine from the other tests
         refuse = PermissionError(1, "Operation not permitted")
         for name in ("_fifo", "_lock"):
-            patched.setattr(isolate, name, lambda undo: (_ for _ in ()).throw(refuse))
+            patched.setattr(realtime, name, lambda *_: (_ for _ in ()).throw(refuse))
         assert main(["bench", str(folder), *BARE, "--isolate"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "isolation: affinity to" in said and "no SCHED_FIFO: Operation not permitted" in said

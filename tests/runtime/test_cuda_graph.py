@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from tests.runtime.tape import FAULT, Tape, TapeBackend
+from wmrt.core import frozen_garbage
 from wmrt.core.errors import DeviceError, UnsupportedError, UsageError
-from wmrt.runtime import frozen_garbage
 from wmrt.runtime.cuda_graph import CudaGraphExecutor
 from wmrt.runtime.graph_states import State
 from wmrt.runtime.static_buffers import Attributes

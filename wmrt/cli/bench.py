@@ -151,7 +151,7 @@ def _request(
 ) -> Request:
     """The options as one request."""
     from wmrt.cli.benching.request import Request
-    from wmrt.runtime.bench.pace import rate_of
+    from wmrt.core.pace import rate_of
 
     return Request(
         threads=tuple(dict.fromkeys(threads)) or (len(machine.physical_cpus()),),

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wmrt.core import frozen_garbage
 from wmrt.core.errors import DeviceError, UnsupportedError, UsageError
-from wmrt.runtime import frozen_garbage
 from wmrt.runtime.graph_backend import Graph, GraphBackend, backend_of
 from wmrt.runtime.graph_life import Life, first_line
 from wmrt.runtime.graph_states import Event, ResolvedGraph, State, check_mode

@@ -16,10 +16,10 @@ from wmrt.cli.benching.subject import Line, Stand, packed_weights, require_room,
 from wmrt.cli.benching.verdicts import gates, overall, shortfalls
 from wmrt.cli.common import console, falls_short, plain, progress, write_result
 from wmrt.core.errors import UnsupportedError
+from wmrt.core.realtime import Measure, realtime
 from wmrt.quant import get_recipe
 from wmrt.runtime.bench.compute import nanoseconds_per_weight
 from wmrt.runtime.bench.floor import Floor, NativeStream
-from wmrt.runtime.bench.isolate import Measure, isolated
 from wmrt.runtime.bench.outcome import Row, label, ratios, row_of
 from wmrt.runtime.bench.rounds import Effort, Instruments, run_rounds
 
@@ -30,7 +30,7 @@ def run(request: Request, effort: Effort, out: Path | None, json_path: Path | No
     """Measure, show, write, and judge by the gates that were given."""
     buffer = require_room(request)
     with told() as say, ExitStack() as stack:
-        got = stack.enter_context(isolated(cpus(request))) if request.isolate else []
+        got = stack.enter_context(realtime(cpus(request), freeze=False)) if request.isolate else []
         made = stack.enter_context(stand(request, say))
         floor = stack.enter_context(streamed(buffer, request.threads))
         rows = measure(made, request, effort, floor, say)

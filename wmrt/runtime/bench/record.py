@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
+from wmrt.core.pace import Schedule, Timer, wait_until
 from wmrt.runtime.bench.arms import Arm
-from wmrt.runtime.bench.pace import Schedule, Timer, wait_until
 
 #: From the start of a paced block to its first tick.
 LEAD_NS = 2_000_000

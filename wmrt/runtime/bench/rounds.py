@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from wmrt.core import measure
+from wmrt.core.pace import SystemTimer, Timer
 from wmrt.runtime.bench.arms import Arm
 from wmrt.runtime.bench.floor import SAMPLES, Floor
 from wmrt.runtime.bench.model import segments_of
-from wmrt.runtime.bench.pace import SystemTimer, Timer
 from wmrt.runtime.bench.record import Block, Recording, Usage, process_usage, record_block
 
 #: A round of fewer steps has no median worth the name, one of more keeps the arms too far apart.

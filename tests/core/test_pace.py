@@ -7,7 +7,7 @@ import pytest
 
 from tests.runtime.bench.doubles import FakeTimer
 from wmrt.core.errors import UsageError
-from wmrt.runtime.bench.pace import SPIN_NS, Schedule, SystemTimer, rate_of, wait_until
+from wmrt.core.pace import SPIN_NS, Schedule, SystemTimer, rate_of, wait_until
 
 
 @pytest.mark.parametrize("hertz", [0.1, 1 / 3, 3.0, 30.0, 59.94, 500.0, 1000.0])

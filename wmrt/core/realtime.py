@@ -1,4 +1,5 @@
-"""Keeps the rest of the machine off this process, as far as it is allowed to."""
+"""Real time as far as it is allowed: processors of one's own, priority, memory that stays, no
+garbage collection of what lives already. Says what was asked and what was got."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from wmrt.core import frozen_garbage
+
 _MCL_CURRENT, _MCL_FUTURE = 1, 2
 #: Low among the real-time priorities: above every ordinary process, below the kernel's own threads.
 PRIORITY = 10
@@ -19,7 +22,7 @@ _THROTTLE = Path("/proc/sys/kernel")
 
 @dataclass(frozen=True)
 class Measure:
-    """One thing that was asked of the kernel: ``got`` it, or ``reason`` says why not."""
+    """One thing that was asked of the system: ``got`` it, or ``reason`` says why not."""
 
     name: str
     asked: str
@@ -34,16 +37,49 @@ class Measure:
 
 
 @contextmanager
-def isolated(cpus: Sequence[int]) -> Iterator[list[Measure]]:
-    """Affinity to ``cpus``, SCHED_FIFO and locked memory for the threads started inside; what was
-    is put back at the end. Yields what was asked and what was got; nothing of it raises."""
+def realtime(
+    cpus: Sequence[int] | None = None,
+    *,
+    priority: int | None = PRIORITY,
+    lock: bool = True,
+    freeze: bool = True,
+) -> Iterator[list[Measure]]:
+    """Real time for this thread and the threads started inside; what was is put back at the end.
+
+    Yields what was asked and what was got; nothing of it raises.
+
+    Args:
+        cpus: processors to run on; None: any.
+        priority: under SCHED_FIFO, 1 to 99; None: the ordinary scheduler. A controller's policy
+            runs one below its loop.
+        lock: keep all memory of the process in RAM.
+        freeze: collect garbage now, and leave what lives now out of later collections.
+    """
     with ExitStack() as undo:
-        taken = [
-            _try("affinity", f"to {', '.join(map(str, cpus))}", lambda: _affinity(cpus, undo)),
-            _try("SCHED_FIFO", f"at priority {PRIORITY}{throttled()}", lambda: _fifo(undo)),
-            _try("mlockall", "of all memory", lambda: _lock(undo)),
-        ]
+        taken: list[Measure] = []
+        if cpus is not None:
+            asked = f"to {', '.join(map(str, cpus))}"
+            taken.append(_try("affinity", asked, lambda: _affinity(cpus, undo)))
+        if priority is not None:
+            asked = f"at priority {priority}{throttled()}"
+            taken.append(_try("SCHED_FIFO", asked, lambda: _fifo(priority, undo)))
+        if lock:
+            taken.append(_try("mlockall", "of all memory", lambda: _lock(undo)))
+        if freeze:
+            taken.append(_try("gc.freeze", "of what lives", lambda: _freeze(undo)))
         yield taken
+
+
+def step_back() -> Measure:
+    """Give this thread one priority less if it is a real-time thread: it works for one that must
+    stay able to interrupt it."""
+    return _try("lower priority", "than the loop's", _step_back)
+
+
+def leave() -> Measure:
+    """Put this thread under the ordinary scheduler: for I/O beside a real-time loop."""
+    asked = "for this thread"
+    return _try("ordinary scheduling", asked, lambda: _schedule(os.SCHED_OTHER, 0))
 
 
 def throttled(settings: Path = _THROTTLE) -> str:
@@ -85,7 +121,7 @@ def _reason(name: str, error: Exception) -> str:
         "mlockall": "needs CAP_IPC_LOCK or a larger limit (ulimit -l)",
         "affinity": "these processors are not all this process's to use",
     }
-    return f"{said}; {hints[name]}"
+    return f"{said}; {hints[name]}" if name in hints else said
 
 
 def _affinity(cpus: Sequence[int], undo: ExitStack) -> None:
@@ -94,10 +130,25 @@ def _affinity(cpus: Sequence[int], undo: ExitStack) -> None:
     undo.callback(os.sched_setaffinity, 0, before)
 
 
-def _fifo(undo: ExitStack) -> None:
+def _fifo(priority: int, undo: ExitStack) -> None:
     policy, parameter = os.sched_getscheduler(0), os.sched_getparam(0)
-    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
+    _schedule(os.SCHED_FIFO, priority)
     undo.callback(os.sched_setscheduler, 0, policy, parameter)
+
+
+def _schedule(policy: int, priority: int) -> None:
+    os.sched_setscheduler(0, policy, os.sched_param(priority))
+
+
+def _step_back() -> None:
+    policy, priority = os.sched_getscheduler(0), os.sched_getparam(0).sched_priority
+    if priority > 1:
+        _schedule(policy, priority - 1)
+
+
+def _freeze(undo: ExitStack) -> None:
+    frozen_garbage.hold()
+    undo.callback(frozen_garbage.release)
 
 
 def _lock(undo: ExitStack) -> None:
