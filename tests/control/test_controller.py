@@ -290,6 +290,7 @@ def test_the_recorder_gets_every_command_after_it_was_done() -> None:
     for refused in (lambda: controller.engage(""), lambda: controller.reset_latch("Ada")):
         with pytest.raises(SafetyError):
             refused()
+    controller.change_task("dock")
     controller.disengage()
     controller.engage("Ada")
     controller.estop()
@@ -300,17 +301,18 @@ def test_the_recorder_gets_every_command_after_it_was_done() -> None:
     controller.close()
     told = [row for row in notebook.rows if len(row) == 3]
     assert [(name, arguments) for name, arguments, _ in told] == [
-        ("reset", {"measured": [0.5, 0.0]}),
-        ("reset", {"measured": None}),
+        ("reset", {"measured": [0.5, 0.0], "dropped": None}),
+        ("reset", {"measured": None, "dropped": None}),
+        ("change_task", {"task": "dock", "dropped": None}),
         ("disengage", {}),
         ("engage", {"operator": "Ada", "measured": None}),
         ("estop", {"pressed": True}),
         ("estop", {"pressed": False}),
         ("reset_latch", {"operator": "Ada"}),
-        ("close", {}),
+        ("close", {"dropped": None}),
     ]
     times = [row[0].now_ns for row in notebook.rows if len(row) == 2]
-    assert [now for *_, now in told] == [0, 0, *times[:1] * 3, *times[1:] * 3]
+    assert [now for *_, now in told] == [0, 0, *times[:1] * 4, *times[1:] * 3]
     assert controller.stats()["record_failures"] == 1
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from tests.control.support import UNFIT, Bench, FakePolicy, answer
 from wmrt.control import Channel
+from wmrt.core.errors import SafetyError
+from wmrt.model.schema import StateSchema, instruction, numeric
 from wmrt.safety import Cause, State
 
 #: Row n of step t is 0.05 * (t + n): the plan of step t for step t + n.
@@ -205,3 +207,32 @@ def test_late_steps_are_not_clean() -> None:
     policy.slow = 0.0
     assert bench.acts(19).after is State.HALF_OPEN
     assert bench.act().after is State.CLOSED
+
+
+TOLD = StateSchema({"speed": numeric("m/s", 0.0, 40.0), "text": instruction()}, neutral=(0.0, 0.0))
+
+
+@pytest.mark.parametrize("other", ["park", None, 7, np.str_("drive")])
+def test_nothing_planned_under_another_instruction_is_sent(other: Any) -> None:
+    policy = Planner()
+    policy.schema = TOLD
+    policy.rest = STEADY
+    policy.bench = bench = Bench(policy)
+    state = {"speed": 1.0, "text": "drive"}
+    bench.acts(2, state)
+    policy.slow = 1.0
+    assert bench.act(state).source == "planned"
+    assert bench.act(state | {"text": other}).source == "fallback"
+    assert bench.act(state).source == "fallback", "nor does it come back"
+
+
+def test_nothing_planned_under_another_task_is_sent() -> None:
+    bench, policy = planner()
+    bench.acts(2)
+    policy.slow = 1.0
+    assert bench.act().source == "planned"
+    bench.controller.change_task("dock")
+    assert bench.act().source == "fallback"
+    for wrong in ("", None, 3):
+        with pytest.raises(SafetyError, match="task must be a string that is not empty"):
+            bench.controller.change_task(wrong)  # type: ignore[arg-type]

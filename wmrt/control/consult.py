@@ -43,6 +43,20 @@ class Reply(NamedTuple):
     failed: Sequence[Finding]
 
 
+class Late(NamedTuple):
+    """An answer that came after its step was decided.
+
+    Attributes:
+        step: whose it was.
+        policy_ns: duration of the policy's step.
+        fault: why it would have been no use anyway.
+    """
+
+    step: int
+    policy_ns: int
+    fault: Finding | None
+
+
 class Consulted(NamedTuple):
     """How the question of a step ended.
 
@@ -51,7 +65,8 @@ class Consulted(NamedTuple):
         votes: see `Reply`; None when late.
         chunk: the plan for the next steps; empty when there is none to rely on.
         policy_ns: duration of the policy's step; None when it is not known.
-        asked, answered, late: see `wmrt.control.protocol.StepInputs`.
+        asked, answered, late, skipped: see `wmrt.control.protocol.StepInputs`.
+        finished: answers to earlier questions that have come since.
     """
 
     proposal: Proposal | None = None
@@ -61,6 +76,8 @@ class Consulted(NamedTuple):
     asked: bool = False
     answered: bool = False
     late: bool = False
+    skipped: tuple[int, ...] = ()
+    finished: tuple[Late, ...] = ()
 
 
 #: The input was unfit, or the controller is closed.
@@ -129,9 +146,19 @@ class Consultant:
         reply = self._panel.reply(Question(breakers.step, state, breakers.reference))
         return self._judge(reply, self._timer() - started)
 
+    def clear(self) -> int | None:
+        """Drop a question that nobody has begun with; the number of its step."""
+        return None
+
     def reset(self) -> None:
         """A new episode. Raises what a policy's or channel's own reset raises."""
         self._panel.reset()
+
+    def interrupt(self) -> None:
+        """Do not wait for the answer of the step that runs. Any thread may call it."""
+
+    def close(self) -> None:
+        """There will be no more questions."""
 
     def _judge(self, reply: Reply, took: int) -> Consulted:
         """A reply after ``took`` nanoseconds of the step."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wmrt.control import settings
+from wmrt.control.account import Account, Given
 from wmrt.control.channels import Channel, Channels
 from wmrt.control.consult import NOT_ASKED, Consultant, Consulted, Panel
 from wmrt.control.defaults import breakers_for
 from wmrt.control.intake import Intake
 from wmrt.control.plan import Plan
-from wmrt.control.protocol import Outcome, Policy, Recorder, StepInputs
-from wmrt.control.tally import Tally
+from wmrt.control.protocol import Outcome, Policy, Recorder
+from wmrt.control.watchdog import Watchdog
 from wmrt.core.clock import Clock, SystemClock
 from wmrt.core.errors import SafetyError
 from wmrt.safety import Breakers, Decision, Level, State
@@ -33,9 +35,10 @@ class Controller:
     recorder does; what leaves is finite, in its box, and within its rate limits. Only
     ``KeyboardInterrupt`` and ``SystemExit`` pass: they ask the process to stop.
 
-    A policy that is late is not interrupted. When its step has taken longer than ``deadline``, its
-    result is discarded, and the action its last timely chunk planned for this step is sent, at most
-    ``max_chunk_age`` steps after that chunk was made; then the fallback.
+    When the policy's step has taken longer than ``deadline``, its result is discarded, and the
+    action its last timely chunk planned for this step is sent, at most ``max_chunk_age`` steps
+    after that chunk was made; then the fallback. With a ``watchdog`` the policy has a thread of its
+    own, and `act` returns at the deadline, whether or not the policy ever does; see `Watchdog`.
 
     Args:
         model: the policy. It is told the action that was actually sent.
@@ -52,7 +55,9 @@ class Controller:
         robot: name in the record of breakers that are not given.
         max_chunk_age: see above.
         max_age: seconds an observation may be old, if `act` is told when it was captured; default
-            any age.
+            any age. The ``max_age`` of a schema's field goes for that field.
+        watchdog: the policy on its own thread; default: if there is a deadline, and ``clock`` is
+            the machine's.
 
     Raises:
         SafetyError: an argument of a wrong type or out of its range, named with what is allowed, or
@@ -65,6 +70,7 @@ class Controller:
     _now_ns = _started = 0
     _consulted: Consulted = NOT_ASKED
     _estop = ""
+    _task: object = None
 
     def __init__(
         self,
@@ -81,32 +87,40 @@ class Controller:
         robot: str = "robot",
         max_chunk_age: int = 3,
         max_age: float | None = None,
+        watchdog: bool | None = None,
     ) -> None:
         settings.policy("model", model)
         period, limit = settings.pace(period, deadline)
+        watched = settings.watchdog(watchdog, limit, clock)
         settings.parts(clock, timer, fallback, recorder)
         self.model = model
         self.clock: Clock = SystemClock() if clock is None else clock
         self.breakers = breakers_for(model, period, breakers, settings.text("robot", robot))
         self._timer = timer
-        self._fallback, self._recorder = fallback, recorder
+        self._fallback = fallback
         self._channels = Channels(channels, len(model.actions))
         self._intake = Intake(model.schema, settings.nanoseconds("max_age", max_age))
         self._plan = Plan(settings.count("max_chunk_age", max_chunk_age, 0))
         predicted = tuple(bound.name for bound in self.breakers.limits.state)
         panel = Panel(model, self._channels, predicted, self._plan.rows, timer)
-        self._consultant = Consultant(panel, self.breakers, self._plan, limit, timer)
+        kind = Watchdog if watched else Consultant
+        self._consultant = kind(panel, self.breakers, self._plan, limit, timer)
+        weakref.finalize(self, self._consultant.close)
+        self._instruction = getattr(model.schema, "instruction", None)
         self._lock = threading.RLock()
-        self._tally = Tally()
+        self._account = Account(recorder, self._channels, timer)
         self._sent = self.breakers.reference
 
-    def act(self, obs: Any, captured_ns: int | None = None) -> NDArray[np.float32]:
+    def act(
+        self, obs: Any, captured_ns: int | Mapping[str, int] | None = None
+    ) -> NDArray[np.float32]:
         """The action to send now. Never raises.
 
         Args:
             obs: the state, a mapping of field names to values; or a mapping that holds it under
                 ``"state"``, such as Gymnasium's info.
-            captured_ns: when it was captured, on the controller's clock.
+            captured_ns: when it was captured, on the controller's clock: one reading for the whole
+                state, or a mapping of field to reading; see `Ages.check`.
 
         Returns:
             float32[A], normalised; ``last`` says how it came about.
@@ -121,7 +135,9 @@ class Controller:
                 decision = self._decide(obs, captured_ns)
             except Exception as error:  # none is known; this is the last line
                 decision = self._failed(error)
-            self._account(decision, obs, captured_ns)
+            given = Given(obs, captured_ns, self._now_ns, self._started, self._estop)
+            self._account.step(self.breakers.step, decision, given, self._consulted)
+            self.last = self._account.last
             self._sent = decision.action
             return np.array(decision.action, np.float32)
 
@@ -131,6 +147,8 @@ class Controller:
         begun = breakers.stops
         plan.tick()
         seen = self._intake.read(obs, self._now_ns, captured_ns)
+        if seen.state is not None and self._instruction is not None:
+            self._follow(seen.state.get(self._instruction))
         consulted = NOT_ASKED
         if breakers.admit(seen.faults, seen.notes) and seen.state is not None and not self._closed:
             consulted = self._consulted = self._consultant.ask(seen.state, self._started)
@@ -141,6 +159,13 @@ class Controller:
         if consulted.answered and not consulted.late:
             plan.store(() if Level.RANGE in decision.tripped else consulted.chunk)
         return decision
+
+    def _follow(self, text: Any) -> None:
+        """Another instruction voids what was planned; so does one that cannot be compared."""
+        task = text if text is None or type(text) is str else object()
+        if task != self._task:
+            self._task = task
+            self._plan.clear()
 
     def _goal(
         self, fallback: Fallback, state: dict[str, Any] | None
@@ -155,33 +180,8 @@ class Controller:
             state = State.LATCHED
             return Decision(self._sent, "fallback", state, state, frozenset())
 
-    def _account(self, decision: Decision, obs: Any, captured_ns: Any) -> None:
-        """Count and record. What fails here is counted and changes nothing else."""
-        step, consulted = self.breakers.step, self._consulted
-        try:
-            outcome = Outcome(
-                step, self._now_ns, *decision, consulted.late, consulted.policy_ns,
-                self._timer() - self._started,
-            )  # fmt: skip
-            self.last = outcome
-            self._tally.add(outcome)
-            if self._recorder is not None:
-                late = consulted.late
-                inputs = StepInputs(
-                    obs, captured_ns, self._now_ns, consulted.asked, consulted.answered, late,
-                    self._channels.availability(step, consulted.votes, late), self._estop,
-                )  # fmt: skip
-                self._recorder.record(outcome, inputs)
-        except Exception:
-            self._tally.failures += 1
-
     def _tell(self, name: str, **arguments: Any) -> None:
-        """Record what was done between steps."""
-        if self._recorder is not None:
-            try:
-                self._recorder.command(name, arguments, self._now_ns)
-            except Exception:
-                self._tally.failures += 1
+        self._account.command(name, self._now_ns, **arguments)
 
     def reset(self, measured: Sequence[float] | None = None) -> None:
         """Start an episode: forget the past, start from ``measured`` (normalised), else neutral.
@@ -196,7 +196,7 @@ class Controller:
             self._sent = self.breakers.reference
             self._plan.clear()
             self._intake.reset()
-            self._tell("reset", measured=measured)
+            self._tell("reset", measured=measured, dropped=self._consultant.clear())
             self._consultant.reset()
 
     def engage(self, operator: str, measured: Sequence[float] | None = None) -> None:
@@ -213,6 +213,22 @@ class Controller:
             self._plan.clear()
             self._tell("engage", operator=operator, measured=measured)
 
+    def change_task(self, task: str) -> None:
+        """The robot is to do something else: nothing planned so far is sent any more.
+
+        A schema with an instruction field needs no call: a change of the text does the same.
+
+        Args:
+            task: a name, for the record.
+
+        Raises:
+            SafetyError: no name.
+        """
+        settings.text("task", task)
+        with self._lock:
+            self._plan.clear()
+            self._tell("change_task", task=task, dropped=self._consultant.clear())
+
     def disengage(self) -> None:
         """The fallback drives until `engage`. Any thread may call it."""
         with self._lock:
@@ -226,6 +242,8 @@ class Controller:
         after release, until `reset_latch` and then `engage`.
         """
         self.breakers.estop(pressed)
+        if pressed:
+            self._consultant.interrupt()
         self._tell("estop", pressed=bool(pressed))
 
     def reset_latch(self, operator: str) -> None:
@@ -244,13 +262,14 @@ class Controller:
             if not self._closed:
                 self._closed = True
                 self.breakers.disengage()
-                self._tell("close")
+                self._tell("close", dropped=self._consultant.clear())
+                self._consultant.close()
 
     def stats(self) -> dict[str, Any]:
         """Counters as plain data, for reports; durations in ms over the last 32 768 steps."""
         with self._lock:
             return {
-                **self._tally.report(self.breakers),
+                **self._account.tally.report(self.breakers),
                 "unknown_values": self._intake.unknown,
                 "channel_failures": dict(self._channels.failures),
             }

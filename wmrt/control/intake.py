@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from wmrt.control.ages import Ages
 from wmrt.control.protocol import IssueLike, SchemaLike
 from wmrt.safety import Finding, describe
 
@@ -36,7 +37,7 @@ class Intake:
 
     def __init__(self, schema: SchemaLike, max_age_ns: int | None) -> None:
         self._schema = schema
-        self._max_age_ns = max_age_ns
+        self._ages = Ages(schema, max_age_ns)
         self._has_state_field = "state" in schema.fields
         self.unknown = 0  # optional values that were unknown or clamped, so far
         self.reset()
@@ -44,28 +45,29 @@ class Intake:
     def reset(self) -> None:
         """A new episode: capture times and known problems start anew."""
         self._known: frozenset[tuple[str, str]] = frozenset()
-        self._captured_ns: int | None = None
+        self._ages.reset()
 
     def read(self, obs: Any, now_ns: int, captured_ns: Any = None) -> Observation:
         """Read a state, or a mapping that holds one under ``"state"``. Never raises.
 
         Args:
-            now_ns, captured_ns: on one clock; an observation that is older than allowed, from the
-                future, or not newer than the one before is unfit.
+            now_ns, captured_ns: on one clock; see `Ages.check`. Of a stale, misordered or undated
+                field, a required one makes the observation unfit, an optional one is unknown.
         """
         faults: list[Finding] = []
-        if captured_ns is not None:
-            faults += self._timing(now_ns, captured_ns)
+        unusable: dict[str, Finding] = {}
         try:
             state = self._find(obs)
+            if captured_ns is not None:
+                faults, unusable = self._ages.check(now_ns, captured_ns, state)
+                state.update(dict.fromkeys(unusable.keys() & state.keys()))
             q, issues = self._schema.quantize(state)
         except Exception:  # not a mapping, or one that raises when it is read
             finding = Finding("", "container", describe(obs), "a mapping of field names to values")
             return Observation(None, (*faults, finding), ())
         faults += [_finding(issue) for issue in issues if issue.invalid]
-        notes = self._notes(issues)
-        # A vector's issue names the component, "pose[1]"; its field is what the state holds.
-        unreadable = {i.field.partition("[")[0] for i in issues if i.kind in _UNREADABLE}
+        notes = self._notes(issues, unusable)
+        unreadable = {_name(issue) for issue in issues if issue.kind in _UNREADABLE}
         if unreadable:
             readable = self._schema.decode(q)
             state.update({name: readable.get(name) for name in unreadable & state.keys()})
@@ -81,29 +83,24 @@ class Intake:
                 return dict(inner)
         return dict(obs)
 
-    def _timing(self, now_ns: int, captured_ns: Any) -> list[Finding]:
-        if type(captured_ns) is not int:
-            return [Finding("captured_ns", "type", describe(captured_ns), "integer nanoseconds")]
-        age, before = now_ns - captured_ns, self._captured_ns
-        if age < 0:
-            return [Finding("captured_ns", "future", describe(age), 0)]
-        if before is not None and captured_ns <= before:
-            return [Finding("captured_ns", "out of order", describe(captured_ns), describe(before))]
-        self._captured_ns = captured_ns
-        if self._max_age_ns is not None and age > self._max_age_ns:
-            return [Finding("captured_ns", "stale", describe(age), self._max_age_ns)]
-        return []
-
-    def _notes(self, issues: Any) -> tuple[Finding, ...]:
+    def _notes(
+        self, issues: Sequence[IssueLike], unusable: Mapping[str, Finding]
+    ) -> tuple[Finding, ...]:
         """Problems with optional values that the last observation did not have."""
-        soft = [issue for issue in issues if not issue.invalid]
-        self.unknown += len(soft)
-        if not soft:
+        soft = [_finding(i) for i in issues if not i.invalid and _name(i) not in unusable]
+        self.unknown += len(soft) + len(unusable)
+        if not soft and not unusable:
             self._known = frozenset()
             return ()
+        soft += unusable.values()
         before = self._known
-        self._known = frozenset((issue.field, issue.kind) for issue in soft)
-        return tuple(_finding(i) for i in soft if (i.field, i.kind) not in before)
+        self._known = frozenset((finding.field, finding.kind) for finding in soft)
+        return tuple(finding for finding in soft if (finding.field, finding.kind) not in before)
+
+
+def _name(issue: IssueLike) -> str:
+    """The field, what a state holds; a vector's issue may name a component, ``pose[1]``."""
+    return issue.field.partition("[")[0]
 
 
 def _finding(issue: IssueLike) -> Finding:

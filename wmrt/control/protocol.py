@@ -124,9 +124,10 @@ class Recorder(Protocol):
         """A step was decided."""
 
     def command(self, name: str, arguments: Mapping[str, Any], now_ns: int) -> None:
-        """Something was done between steps: ``reset`` (measured), ``engage`` (operator, measured),
-        ``disengage``, ``estop`` (pressed), ``reset_latch`` (operator), ``close``; after it was
-        done, so that what was refused does not come here.
+        """Something was done between steps: ``reset`` (measured, dropped), ``change_task`` (task,
+        dropped), ``engage`` (operator, measured), ``disengage``, ``estop`` (pressed),
+        ``reset_latch`` (operator), ``close`` (dropped). What was refused does not come here.
+        ``dropped`` is the step whose observation will not go to the policy any more, or None.
 
         Args:
             now_ns: reading of the controller's clock in the last step, 0 before the first: the

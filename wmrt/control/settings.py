@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from wmrt.core.clock import SystemClock
 from wmrt.core.errors import SafetyError
 from wmrt.core.types import ActionSpec
 
@@ -46,6 +47,17 @@ def pace(period: Any, deadline: Any) -> tuple[float, float]:
     seconds_ = seconds("period", period)
     limit = seconds_ if deadline is None else seconds("deadline", deadline, infinite=True)
     return seconds_, limit * 1e9
+
+
+def watchdog(value: Any, deadline_ns: float, clock: Any) -> bool:
+    """Whether the policy gets a thread of its own; None: if there is a deadline to keep, and time
+    is the machine's (a simulator waits for its policy, and would drive differently each time)."""
+    require(value is None or type(value) is bool, "watchdog", "True, False or None", value)
+    if value is None:
+        return deadline_ns < math.inf and (clock is None or isinstance(clock, SystemClock))
+    if value and deadline_ns == math.inf:
+        raise SafetyError("watchdog=True needs a deadline to watch; deadline is math.inf, give one")
+    return bool(value)
 
 
 def parts(clock: Any, timer: Any, fallback: Any, recorder: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from wmrt.control.consult import Consulted
 from wmrt.control.protocol import Outcome
 from wmrt.control.timing import Durations, Streak
 from wmrt.safety import Breakers, Cause
@@ -14,12 +15,14 @@ class Tally:
 
     Attributes:
         failures: times the recorder, or this accounting itself, raised.
+        skipped: observations that were replaced by newer ones before the policy took them.
+        late, late_failures: answers that came after their step; of these, those without use.
     """
 
     def __init__(self) -> None:
         self.misses, self.fallbacks = Streak(), Streak()
         self.act_times, self.policy_times = Durations(), Durations()
-        self.failures = 0
+        self.failures = self.skipped = self.late = self.late_failures = 0
 
     def add(self, outcome: Outcome) -> None:
         self.misses.add(outcome.late)
@@ -27,6 +30,14 @@ class Tally:
         self.act_times.add(outcome.act_ns)
         if outcome.policy_ns is not None:
             self.policy_times.add(outcome.policy_ns)
+
+    def follow(self, consulted: Consulted) -> None:
+        """What became of earlier questions."""
+        self.skipped += len(consulted.skipped)
+        for late in consulted.finished:
+            self.late += 1
+            self.late_failures += late.fault is not None
+            self.policy_times.add(late.policy_ns)
 
     def report(self, breakers: Breakers) -> dict[str, Any]:
         """Plain data: these counters and those of the breakers."""
@@ -43,6 +54,9 @@ class Tally:
             "longest_fallback_streak": self.fallbacks.longest,
             "deadline_misses": self.misses.total,
             "longest_miss_streak": self.misses.longest,
+            "skipped_observations": self.skipped,
+            "late_answers": self.late,
+            "late_failures": self.late_failures,
             "starved": counts[Cause.STARVED.value],
             "policy_ms": self.policy_times.summary_ms(),
             "act_ms": self.act_times.summary_ms(),

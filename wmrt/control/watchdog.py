@@ -1,0 +1,147 @@
+"""The policy on a thread of its own: the loop goes on at its deadline, whatever the policy does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from wmrt.control.asking import Answer
+from wmrt.control.consult import Consultant, Consulted, Late, Panel, Question, Reply
+from wmrt.control.plan import Plan
+from wmrt.control.worker import Worker
+from wmrt.safety import Breakers, Cause, Finding, Proposal
+
+#: Values that cannot change under the policy's hands while the caller reuses his observation.
+_FIXED = frozenset({float, int, bool, str, tuple, type(None), np.float32, np.float64})
+
+
+class Watchdog(Consultant):
+    """Waits for the answer until the deadline and no longer.
+
+    An answer that comes later has advanced the policy's memory, and is not used. While the policy
+    works, new observations wait in one slot, each replacing the one before. `reset` while it works
+    is done before its next step.
+
+    A policy that holds Python's interpreter lock for good stops every thread of the process; what
+    cannot be trusted not to belongs into a process of its own.
+
+    Args:
+        panel, breakers, plan, deadline_ns, timer: see `Consultant`; the deadline is finite.
+    """
+
+    def __init__(
+        self,
+        panel: Panel,
+        breakers: Breakers,
+        plan: Plan,
+        deadline_ns: float,
+        timer: Callable[[], int],
+    ) -> None:
+        super().__init__(panel, breakers, plan, deadline_ns, timer)
+        self._answering = _Answering(panel)
+        self._worker: Worker[Question, Reply] = Worker(self._answering.reply, "wmrt-policy")
+        self._interrupted = False
+
+    def ask(self, state: Mapping[str, Any], started: int) -> Consulted:
+        """The step's question; see `Consultant.ask`. Returns at the deadline."""
+        breakers, worker = self._breakers, self._worker
+        question = Question(breakers.step, _own(state), breakers.reference)
+        replaced = worker.ask(question)
+        reply, finished = self._wait(question, started)
+        stopped, self._interrupted = self._interrupted, False
+        for late in finished:
+            if late.fault is not None:
+                breakers.report(
+                    Cause.NOTE, late.fault._replace(kind=f"late {late.fault.kind}"[:80])
+                )
+        took = self._timer() - started
+        if reply is not None:
+            consulted = self._judge(reply, took)
+        elif stopped:
+            consulted = Consulted(asked=True)
+        else:
+            consulted = self._late(took)
+        if replaced is None and not finished:
+            return consulted
+        skipped = () if replaced is None else (replaced.step,)
+        return consulted._replace(skipped=skipped, finished=tuple(finished))
+
+    def _wait(self, question: Question, started: int) -> tuple[Reply | None, list[Late]]:
+        """The reply to ``question`` if it comes by the deadline, and earlier ones that came."""
+        worker = self._worker
+        finished: list[Late] = []
+        while True:
+            left = self._deadline_ns - (self._timer() - started)
+            told = worker.wait(left * 1e-9)
+            while (done := worker.take()) is not None:
+                if isinstance(done.answer, BaseException):
+                    raise done.answer
+                if done.question is question:
+                    return done.answer, finished
+                finished.append(_late(done.question, done.answer.answer))
+            if self._interrupted or not told:
+                return None, finished
+
+    def clear(self) -> int | None:
+        dropped = self._worker.clear()
+        return None if dropped is None else dropped.step
+
+    def reset(self) -> None:
+        """A new episode; where the policy is at work, before its next step, which fails if the
+        reset does. Raises what a reset that is done at once raises."""
+        if not self._worker.restart():
+            self._answering.restart()
+
+    def interrupt(self) -> None:
+        self._interrupted = True
+        self._worker.interrupt()
+
+    def close(self) -> None:
+        self._worker.stop()
+
+
+class _Answering:
+    """The part that runs in the thread; it does not know the watchdog, nor whose it is."""
+
+    def __init__(self, panel: Panel) -> None:
+        self._panel = panel
+        self._due = False
+
+    def restart(self) -> None:
+        """Reset; until it has succeeded, no question is answered."""
+        self._due = True
+        self._panel.reset()
+        self._due = False
+
+    def reply(self, question: Question, restart: bool) -> Reply:
+        if restart or self._due:
+            try:
+                self.restart()
+            except Exception as error:  # a policy that still lives in the last episode
+                fault = Finding("policy", f"reset: {type(error).__name__}"[:80])
+                return Reply(Answer(Proposal(fault=fault), (), None, 0), None, ())
+        return self._panel.reply(question)
+
+
+def _late(question: Question, answer: Answer) -> Late:
+    return Late(question.step, answer.policy_ns, answer.proposal.fault)
+
+
+def _own(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``state`` with values that the caller cannot change any more."""
+    for value in state.values():
+        if type(value) not in _FIXED:
+            return {name: _fixed(value) for name, value in state.items()}
+    return state
+
+
+def _fixed(value: Any) -> Any:
+    if type(value) in _FIXED:
+        return value
+    if type(value) is list:
+        return value.copy()
+    if isinstance(value, np.generic) or not hasattr(value, "__array__"):
+        return value
+    return np.array(value)  # of an array or a tensor

@@ -1,0 +1,125 @@
+"""One thread that answers questions, always the newest; whoever asks waits as long as he likes.
+
+Raw locks as binary semaphores: `threading.Event` and `queue.Queue` are built from several of these
+and cost 10 to 30 us more a step.
+"""
+
+from __future__ import annotations
+
+import _thread
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, NamedTuple, TypeVar
+
+from wmrt.core.realtime import step_back
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+class Finished(NamedTuple, Generic[Q, A]):
+    """A question and its answer, or what asks the process to stop."""
+
+    question: Q
+    answer: A | BaseException
+
+
+class Worker(Generic[Q, A]):
+    """Answers in a thread of its own, which starts with the first question.
+
+    The thread holds no reference to whoever made the worker; `stop` ends it, at once if it is idle,
+    else when the answer it works on is done. A thread that is stuck for good is a daemon: it does
+    not keep the process alive.
+
+    Args:
+        answer: (question, restart) -> answer, called in the thread; ``restart`` is true once after
+            `restart` was called while it ran. What it raises is handed over.
+        name: of the thread.
+    """
+
+    def __init__(self, answer: Callable[[Q, bool], A], name: str) -> None:
+        self._answer, self._name = answer, name
+        self._thread: threading.Thread | None = None
+        self._mutex = _thread.allocate_lock()  # over the four below; never held for long
+        self._slot: Q | None = None
+        self._busy = self._restart = self._stopped = False
+        self._finished: deque[Finished[Q, A]] = deque()
+        self._wake = _thread.allocate_lock()  # released: there is something to do
+        self._told = _thread.allocate_lock()  # released: there is something to see
+        self._wake.acquire()
+        self._told.acquire()
+
+    def ask(self, question: Q) -> Q | None:
+        """Put ``question`` into the slot; the one that it replaces there, if any."""
+        with self._mutex:
+            replaced, self._slot = self._slot, question
+            idle = not self._busy
+            if self._thread is None and not self._stopped:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+        if idle:
+            _release(self._wake)
+        return replaced
+
+    def wait(self, seconds: float) -> bool:
+        """Until an answer is there, or somebody calls `interrupt`; False after ``seconds``."""
+        if seconds <= 0:
+            return self._told.acquire(False)
+        return self._told.acquire(True, min(seconds, threading.TIMEOUT_MAX))
+
+    def interrupt(self) -> None:
+        """End `wait`, now or the next time. Any thread may call it; it waits for nothing."""
+        _release(self._told)
+
+    def take(self) -> Finished[Q, A] | None:
+        """The oldest answer not taken yet."""
+        return self._finished.popleft() if self._finished else None
+
+    def clear(self) -> Q | None:
+        """Empty the slot; what was in it."""
+        with self._mutex:
+            dropped, self._slot = self._slot, None
+        return dropped
+
+    def restart(self) -> bool:
+        """Have the next answer begin with a restart. False if the thread is idle: then nothing runs
+        that the caller could not restart himself, before he asks again."""
+        with self._mutex:
+            self._restart = self._busy
+            return self._busy
+
+    def stop(self) -> None:
+        """End the thread; it waits for nothing."""
+        with self._mutex:
+            self._stopped, self._slot = True, None
+        _release(self._wake)
+
+    def _run(self) -> None:
+        step_back()
+        while self._wake.acquire():
+            while True:
+                with self._mutex:
+                    question, self._slot = self._slot, None
+                    self._busy = question is not None
+                    if self._stopped:
+                        return
+                    if question is None:
+                        break
+                    restart, self._restart = self._restart, False
+                self._finished.append(Finished(question, self._try(question, restart)))
+                _release(self._told)
+
+    def _try(self, question: Q, restart: bool) -> A | BaseException:
+        try:
+            return self._answer(question, restart)
+        except BaseException as error:  # a request to stop belongs to the thread that waits
+            return error
+
+
+def _release(lock: _thread.LockType) -> None:
+    """Set a binary semaphore, which may be set already."""
+    try:
+        lock.release()
+    except RuntimeError:
+        pass
