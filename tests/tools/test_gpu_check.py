@@ -19,8 +19,8 @@ import torch
 from tests.runtime.tape import Tape, TapeBackend
 from tools import gpu_check, gpu_report, gpu_sections, gpu_tests
 from tools.gpu_check import SECTIONS, Section, child, in_a_process, main, run_all
-from wmrt.core.errors import UnsupportedError, UsageError
 from wmrt.core import frozen_garbage
+from wmrt.core.errors import UnsupportedError, UsageError
 from wmrt.runtime.bench.rounds import Effort
 
 ROOT = Path(__file__).resolve().parents[2]
