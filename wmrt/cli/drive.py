@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,12 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Never discard a late action; for a machine that is busy with other work.",
 )
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path),
+    metavar="PLACE",
+    help="Record every decision for `wmrt replay`: a folder, or NAME.mcap for one episode.",
+)
 @json_option
 def command(
     env_name: str,
@@ -81,6 +87,7 @@ def command(
     out: Path | None,
     no_breakers: bool,
     no_deadline: bool,
+    record: Path | None,
     json_path: Path | None,
 ) -> None:
     """Drive a simulated car with a world model, all breakers on, and show what it did.
@@ -88,6 +95,7 @@ def command(
     Every episode has its own seed. The control arms drive the same seeds: expert and rule behind
     breakers at levels 0 to 2, random without.
     """
+    from wmrt.cli.driving.records import check_place
     from wmrt.cli.driving.stand import Plan
 
     deadline = jobs == 1 and not no_deadline
@@ -95,8 +103,13 @@ def command(
         # One core stays free for the rest of the loop: with every core, single calls stalled for 80
         # to 190 ms whenever anything else ran.
         threads = max(1, machine.usable_cpus() - 1) if jobs == 1 else 1
+    seeds = range(seed, seed + episodes)
+    if record is not None:
+        check_place(record, seeds)
     plan = Plan(env_name, model, recipe, device, not no_breakers, deadline, threads, executor)
-    _run(plan, range(seed, seed + episodes), jobs, out, json_path)
+    if record is not None:
+        plan = replace(plan, record=str(record))
+    _run(plan, seeds, jobs, out, json_path)
 
 
 def _run(plan: Plan, seeds: range, jobs: int, out: Path | None, json_path: Path | None) -> None:
@@ -120,6 +133,7 @@ def _run(plan: Plan, seeds: range, jobs: int, out: Path | None, json_path: Path 
         "summary": tally.summary(jobs=jobs, resident_bytes=account.resident_bytes),
         "episodes": tally.rows(),
     }
+    _tell_records(results["episodes"])
     show.show(console(), heading, remarks, [*show.figures(results["summary"]), *facts])
     write_result(
         json_path,
@@ -134,6 +148,16 @@ def _run(plan: Plan, seeds: range, jobs: int, out: Path | None, json_path: Path 
         document = plain(picture.page(stand, tally, heading, remarks, facts, results), "report")
         for path in picture.write_pictures(camera, out, document, tally.reel):
             console().print(f"wrote {path}", markup=False, soft_wrap=True)
+
+
+def _tell_records(episodes: list[dict[str, Any]]) -> None:
+    """A recording with something missing is no secret; the drive itself is what it is."""
+    for record in [episode["record"] for episode in episodes if "record" in episode]:
+        lost = record["dropped"] + record["lost"]
+        if lost or record["stopped"]:
+            why = record["stopped"] or "the disk was too slow"
+            said = f"{record['file']}: {lost} steps or commands are missing: {why}"
+            console(stderr=True).print(said, markup=False, soft_wrap=True)
 
 
 def _drive(plan: Plan, stand: Stand, seeds: range, jobs: int, film: int | None) -> Tally:

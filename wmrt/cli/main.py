@@ -21,6 +21,7 @@ from wmrt.core.errors import WmrtError
 #: after it where Python takes the word for itself.
 VERBS = {
     "drive": "Drive a simulated car with a world model and show what it did and how fast.",
+    "replay": "Make the decisions of a recorded drive again, and compare them bit for bit.",
     "collect": "Record driving episodes to learn from.",
     "train": "Train a world model on recorded episodes.",
     "grow": "Expand a trained checkpoint into a larger network that drives the same.",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wmrt.control.channels import Channels
 from wmrt.control.consult import Consulted
 from wmrt.control.protocol import Outcome, Recorder, StepInputs
 from wmrt.control.tally import Tally
 from wmrt.safety import Decision
+
+if TYPE_CHECKING:
+    from wmrt.control.controller import Controller
 
 
 class Given(NamedTuple):
@@ -18,7 +21,7 @@ class Given(NamedTuple):
     Attributes:
         observation, captured_ns: as `Controller.act` got them.
         now_ns, started: readings of the clock and the timer.
-        estop: see `StepInputs`.
+        estop, fallback, failure: see `StepInputs`.
     """
 
     observation: Any
@@ -26,6 +29,8 @@ class Given(NamedTuple):
     now_ns: int
     started: int
     estop: str
+    fallback: tuple[float, ...] | str | None
+    failure: str
 
 
 class Account:
@@ -42,6 +47,12 @@ class Account:
         self._recorder, self._channels, self._timer = recorder, channels, timer
         self.tally = Tally()
         self.last: Outcome | None = None
+
+    def attach(self, controller: Controller) -> None:
+        """Introduce the controller to its recorder, if that wants to know it."""
+        attach = getattr(self._recorder, "attach", None)
+        if attach is not None:
+            attach(controller)
 
     def step(self, step: int, decision: Decision, given: Given, consulted: Consulted) -> None:
         """A step was decided."""
@@ -67,6 +78,7 @@ class Account:
             consulted.asked, consulted.answered, late,
             self._channels.availability(step, consulted.votes, late), given.estop,
             consulted.skipped, tuple(each.step for each in consulted.finished),
+            tuple(consulted.votes or ()), consulted.failed, given.fallback, given.failure,
         )  # fmt: skip
 
     def command(self, name: str, now_ns: int, **arguments: Any) -> None:

@@ -65,7 +65,7 @@ class Consulted(NamedTuple):
         votes: see `Reply`; None when late.
         chunk: the plan for the next steps; empty when there is none to rely on.
         policy_ns: duration of the policy's step; None when it is not known.
-        asked, answered, late, skipped: see `wmrt.control.protocol.StepInputs`.
+        asked, answered, late, skipped, failed: see `wmrt.control.protocol.StepInputs`.
         finished: answers to earlier questions that have come since.
     """
 
@@ -78,6 +78,7 @@ class Consulted(NamedTuple):
     late: bool = False
     skipped: tuple[int, ...] = ()
     finished: tuple[Late, ...] = ()
+    failed: tuple[Finding, ...] = ()
 
 
 #: The input was unfit, or the controller is closed.
@@ -169,12 +170,15 @@ class Consultant:
             breakers.report(Cause.CHANNEL, finding)
         if took <= self._deadline_ns:
             return Consulted(
-                answer.proposal, reply.votes, answer.chunk, answer.policy_ns, True, True
-            )
+                answer.proposal, reply.votes, answer.chunk, answer.policy_ns, True, True,
+                failed=tuple(reply.failed),
+            )  # fmt: skip
         proposal = None
         if answer.proposal.fault is not None:
             proposal = answer.proposal._replace(late=True)
-        return self._late(took, proposal)._replace(policy_ns=answer.policy_ns, answered=True)
+        return self._late(took, proposal)._replace(
+            policy_ns=answer.policy_ns, answered=True, failed=tuple(reply.failed)
+        )
 
     def _late(self, took: int, proposal: Proposal | None = None) -> Consulted:
         """The deadline is missed: ``proposal`` if given, else the planned action, if any."""

@@ -69,7 +69,8 @@ class Controller:
     # Of the step that runs: readings of clock and timer, who was asked, where the stop latched.
     _now_ns = _started = 0
     _consulted: Consulted = NOT_ASKED
-    _estop = ""
+    _estop = _failure = ""
+    _fell_back: tuple[float, ...] | str | None = None
     _task: object = None
 
     def __init__(
@@ -110,6 +111,7 @@ class Controller:
         self._lock = threading.RLock()
         self._account = Account(recorder, self._channels, timer)
         self._sent = self.breakers.reference
+        self._account.attach(self)
 
     def act(
         self, obs: Any, captured_ns: int | Mapping[str, int] | None = None
@@ -127,7 +129,7 @@ class Controller:
         """
         with self._lock:
             self.last = None
-            self._consulted, self._estop = NOT_ASKED, ""
+            self._consulted, self._estop, self._fell_back, self._failure = NOT_ASKED, "", None, ""
             self._now_ns = self._started = 0
             try:
                 self._started = self._timer()
@@ -135,7 +137,10 @@ class Controller:
                 decision = self._decide(obs, captured_ns)
             except Exception as error:  # none is known; this is the last line
                 decision = self._failed(error)
-            given = Given(obs, captured_ns, self._now_ns, self._started, self._estop)
+            given = Given(
+                obs, captured_ns, self._now_ns, self._started,
+                self._estop, self._fell_back, self._failure,
+            )  # fmt: skip
             self._account.step(self.breakers.step, decision, given, self._consulted)
             self.last = self._account.last
             self._sent = decision.action
@@ -170,10 +175,20 @@ class Controller:
     def _goal(
         self, fallback: Fallback, state: dict[str, Any] | None
     ) -> Callable[[], Sequence[float]]:
-        return lambda: fallback(None if state is None else dict(state), self.breakers.reference)
+        def ask() -> Sequence[float]:
+            try:
+                goal = fallback(None if state is None else dict(state), self.breakers.reference)
+                self._fell_back = tuple(float(value) for value in goal)
+            except Exception as error:
+                self._fell_back = type(error).__name__
+                raise
+            return self._fell_back
+
+        return ask
 
     def _failed(self, error: Exception) -> Decision:
         """This code, the clock or the timer failed: latch and hold the last action."""
+        self._failure = type(error).__name__
         try:
             return self.breakers.emergency(error)
         except Exception:  # breakers of the user's own that fail as well

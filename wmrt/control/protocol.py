@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from wmrt.core.types import ActionSpec
-from wmrt.safety import Level, State
+from wmrt.safety import Finding, Level, State
 
 
 class IssueLike(Protocol):
@@ -98,6 +98,10 @@ class StepInputs(NamedTuple):
             empty if it did not.
         skipped: numbers of the steps whose observation was replaced before the policy took it.
         finished: numbers of the late steps whose answer has come since the last step, in order.
+        votes: the channels' actions that were used, None for a failed one; empty without a vote.
+        failed: why channels failed.
+        fallback: what the fallback answered, or the name of what it raised; None if not asked.
+        failure: name of what the controller's own code, its clock or its timer raised.
     """
 
     observation: Any
@@ -110,10 +114,16 @@ class StepInputs(NamedTuple):
     estop: str = ""
     skipped: tuple[int, ...] = ()
     finished: tuple[int, ...] = ()
+    votes: tuple[tuple[float, ...] | None, ...] = ()
+    failed: tuple[Finding, ...] = ()
+    fallback: tuple[float, ...] | str | None = None
+    failure: str = ""
 
 
 class Recorder(Protocol):
     """Gets all that decides what a controller does. What it raises is counted, not passed on.
+
+    If it has ``attach(controller)``, that is called when the controller is built, and may raise.
 
     It is called in the control loop and must be quick; it copies what it keeps, observations and
     arguments belong to the caller. Calls come one at a time and in order, but for ``estop``, which

@@ -35,6 +35,10 @@ class SafetyError(WmrtError):
     """A safety configuration that is wrong, or an operator request that is refused."""
 
 
+class RecordingError(WmrtError):
+    """A recording that cannot be read, or cannot be replayed with what there is."""
+
+
 class UnsupportedError(WmrtError):
     """Something was requested exactly and cannot be had here; the message gives the reason."""
 

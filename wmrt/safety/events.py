@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 from wmrt.safety.table import Cause, Level, State
@@ -87,6 +88,11 @@ class EventRing:
                 taken.append(self._ring.popleft())
             except IndexError:
                 return taken
+
+    def latest(self, count: int) -> tuple[Event, ...]:
+        """The last ``count`` events, or as many as are held, oldest first; they stay. Call it from
+        the appending thread."""
+        return tuple(reversed(tuple(islice(reversed(self._ring), count))))
 
     def snapshot(self) -> list[Event]:
         """All events still held, oldest first; they stay. Call it from the appending thread."""

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from wmrt.cli.driving.episode import Arm, Outcome
-from wmrt.control import Channel, Controller, Policy, StepClock
+from wmrt.cli.driving.records import Records
+from wmrt.control import Channel, Controller, Policy, Recorder, StepClock
 
 #: Control arms, and what is said of each beside its results.
 CONTROL_ARMS = {
@@ -108,12 +109,17 @@ class ControlledArm:
 
     controlled = True
 
-    def __init__(self, make: Callable[[], Controller], deadline: bool) -> None:
-        self._make, self._deadline = make, deadline
-        self._controller = make()
+    def __init__(
+        self,
+        make: Callable[[Recorder | None], Controller],
+        deadline: bool,
+        records: Records | None = None,
+    ) -> None:
+        self._make, self._deadline, self._records = make, deadline, records
+        self._controller = make(None)
 
     def reset(self, seed: int) -> None:
-        self._controller = self._make()
+        self._controller = self._make(None if self._records is None else self._records.open(seed))
         self._controller.reset()
 
     def act(self, state: Mapping[str, Any]) -> Outcome:
@@ -134,7 +140,7 @@ class ControlledArm:
 
 @dataclass(frozen=True)
 class Guard:
-    """Breakers of a run: the opinions of level 3, and whether the deadline is enforced.
+    """Breakers of a run: the opinions of level 3, whether the deadline is enforced, the recordings.
 
     Processes that share cores would miss deadlines for reasons that are not the model's, so several
     of them drive without.
@@ -142,6 +148,7 @@ class Guard:
 
     channels: tuple[Channel, ...] = ()
     deadline: bool = True
+    records: Records | None = None
 
 
 def make_arm(policy: Policy, env: Any, guard: Guard | None) -> Arm:
@@ -155,15 +162,18 @@ def make_arm(policy: Policy, env: Any, guard: Guard | None) -> Arm:
         # Neutral steering in the middle of a lane change leaves the road; the rule finishes it.
         return neutral if state is None else env.rule_action(state, last)
 
-    def make() -> Controller:
+    def make(recorder: Recorder | None) -> Controller:
+        if recorder is not None:
+            policy.reset()  # a recording begins with a model that remembers nothing
         clock = StepClock(env.period)
         return Controller(
             policy,
             env.period,
             deadline,
             fallback=fallback,
+            recorder=recorder,
             channels=guard.channels,
             clock=clock,
         )
 
-    return ControlledArm(make, guard.deadline)
+    return ControlledArm(make, guard.deadline, guard.records)

@@ -54,8 +54,13 @@ def _drive(stand: Stand, seed: int, film: int | None, stepped: Callable[[int], o
             reel.shoot(stand.env, step, outcome)
         stepped(step)
 
-    episode = drive_episode(stand.env, stand.arm, seed, on_step)
+    try:
+        episode = drive_episode(stand.env, stand.arm, seed, on_step)
+    finally:
+        record = None if stand.records is None else stand.records.close()
     episode.reel = reel
+    if record is not None:
+        episode.row["record"] = record
     return episode
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wmrt.cli.driving.arms import CONTROL_ARMS, POLICIES, Guard, make_arm
 from wmrt.cli.driving.environment import open_environment
 from wmrt.cli.driving.episode import Arm
+from wmrt.cli.driving.records import Records
 from wmrt.control import Channel, Policy
 from wmrt.core.errors import CheckpointError, UsageError
 
@@ -24,7 +26,8 @@ DEFAULT_RECIPE = "nvfp4"
 class Plan:
     """What to run; plain data, so that another process can set up the same.
 
-    ``threads`` is what a model computes with; None leaves it to the executor.
+    ``threads`` is what a model computes with; None leaves it to the executor. ``record`` is where
+    recordings go; see `wmrt.cli.driving.records`.
     """
 
     env: str
@@ -35,6 +38,7 @@ class Plan:
     deadline: bool = True
     threads: int | None = None
     executor: str = "auto"
+    record: str | None = None
 
     @property
     def model_options(self) -> dict[str, Any]:
@@ -69,6 +73,7 @@ class Stand:
     env: Any
     arm: Arm
     account: Account
+    records: Records | None = None
 
 
 def set_up(plan: Plan) -> Stand:
@@ -90,13 +95,23 @@ def _control_arm(plan: Plan, env: Any) -> Stand:
             f"--device {plan.device}: {plan.arm} has no model to put there; leave it out"
         )
     guarded = plan.breakers and plan.arm != "random"
-    guard = Guard(deadline=plan.deadline) if guarded else None
+    records = _records(plan, guarded)
+    guard = Guard(deadline=plan.deadline, records=records) if guarded else None
     account = Account(
         levels=(0, 1, 2) if guarded else (),
         deadline_s=env.period if guarded and plan.deadline else None,
         notes=(f"{plan.arm}: {CONTROL_ARMS[plan.arm]}", *_breaker_note(plan, guarded)),
     )
-    return Stand(env, make_arm(POLICIES[plan.arm](env), env, guard), account)
+    return Stand(env, make_arm(POLICIES[plan.arm](env), env, guard), account, records)
+
+
+def _records(plan: Plan, guarded: bool) -> Records | None:
+    """Where recordings go, if they were asked for."""
+    if plan.record is None:
+        return None
+    if not guarded:
+        raise UsageError("--record records a controller, and here is none; leave the breakers on")
+    return Records(Path(plan.record), {"env": plan.env, "model_name": plan.model})
 
 
 def _breaker_note(plan: Plan, guarded: bool) -> tuple[str, ...]:
@@ -128,7 +143,8 @@ def _model_arm(plan: Plan, env: Any) -> Stand:
         report=report.to_json(),
         notes=(*_origin_note(checkpoint), *(() if plan.breakers else ("no breakers",))),
     )
-    guard = Guard(deadline=plan.deadline) if plan.breakers else None
+    records = _records(plan, plan.breakers)
+    guard = Guard(deadline=plan.deadline, records=records) if plan.breakers else None
     if guard is not None and packed:
         note = "breakers at levels 0 to 2: a packed checkpoint has no bf16 form to vote with"
         account = replace(account, notes=(*account.notes, note))
@@ -143,7 +159,7 @@ def _model_arm(plan: Plan, env: Any) -> Stand:
         consensus = twin.report().to_json()
         account = replace(account, levels=(0, 1, 2, 3), channels=names, consensus=consensus)
     _warm_up(model, env)
-    return Stand(env, make_arm(model, env, guard), account)
+    return Stand(env, make_arm(model, env, guard), account, records)
 
 
 def _origin_note(checkpoint: Checkpoint) -> tuple[str, ...]:

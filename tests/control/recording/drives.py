@@ -1,0 +1,112 @@
+"""Stormy drives, recorded: every fault of `tests.control.faults`, and operators at work."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from tests.control.faults import Weather, faulty_answer, good_answer
+from tests.control.support import PERIOD, STATE, FakePolicy, FakeTimer
+from wmrt.control import Channel, Controller
+from wmrt.control.recording import FileRecorder
+from wmrt.control.recording.reader import Item, Recording
+from wmrt.core.clock import ManualClock
+from wmrt.core.errors import SafetyError
+
+
+class Habit(FakePolicy):
+    """Its answers hang on all it has seen since its last reset, and now and then are no good."""
+
+    def __init__(self, faults: float = 0.03) -> None:
+        super().__init__(self._answer)
+        self._faults = faults
+        self.reset()
+
+    def reset(self) -> None:
+        self._past = 0
+
+    def _answer(self, state: Mapping[str, Any], previous: Any) -> Any:
+        seen = sorted(
+            (key, self.schema.quantize({key: value})[0].tolist()) for key, value in state.items()
+        )
+        self._past = random.Random(repr((self._past, seen, previous.tolist()))).getrandbits(60)
+        rng = random.Random(self._past)
+        return (faulty_answer if rng.random() < self._faults else good_answer)(rng, previous)
+
+
+class Late:
+    """A policy that now and then takes a second of ``timer``."""
+
+    def __init__(self, policy: Any, weather: Weather) -> None:
+        self._policy, self._weather = policy, weather
+        self.schema, self.actions, self.reset = policy.schema, policy.actions, policy.reset
+
+    def step(self, state: Any, previous: Any) -> Any:
+        if self._weather.fault(0.1):
+            self._weather.timer.advance(1.0)
+        return self._policy.step(state, previous)
+
+
+def storm(path: Path, seed: int, steps: int, **options: Any) -> dict[str, Any]:
+    """Record ``steps`` steps; what the recorder says of them."""
+    weather, clock = Weather(seed), ManualClock()
+    channels = [Channel("a", weather.channel), Channel("b", weather.channel, 2)]
+    with FileRecorder(path, **options) as recorder:
+        controller = Controller(
+            Late(Habit(), weather), PERIOD, 0.5, None, weather.fallback, recorder, channels,
+            clock=clock, timer=weather.timer, max_age=0.5, robot="sturm",
+        )  # fmt: skip
+        for _ in range(steps):
+            weather.tick()
+            interfere(controller, weather.rng)
+            clock.advance(weather.seconds(PERIOD))
+            now = clock.now_ns()
+            captured = weather.rng.choice([None, None, now, now - 10**7, now + 5, "now", 1.5])
+            controller.act(weather.observation(), captured)
+    assert controller.stats()["record_failures"] == 0
+    return recorder.stats()
+
+
+def interfere(controller: Controller, rng: random.Random) -> None:
+    """What operators do between steps, one time in seven."""
+    dice = rng.random()
+    if dice < 0.01:
+        controller.reset(rng.choice([None, [0.1, -0.1]]))
+    elif dice < 0.02:
+        controller.estop()
+    elif dice < 0.03:
+        controller.disengage()
+    elif dice < 0.14:
+        controller.estop(False)
+        for command in (controller.reset_latch, controller.engage):
+            try:
+                command("someone")
+            except SafetyError:  # refused
+                continue
+
+
+def items(path: Path, topic: str = "") -> list[Item]:
+    """All messages, or those of a topic."""
+    return [item for item in Recording(path).items() if topic in ("", item.topic)]
+
+
+def plain_drive(path: Path, observations: list[Any], **options: Any) -> Controller:
+    """Record one step for each observation, in good weather."""
+    timer, clock = FakeTimer(), ManualClock()
+    with FileRecorder(path, **options) as recorder:
+        controller = Controller(
+            Habit(0.0), PERIOD, recorder=recorder, clock=clock, timer=timer, max_age=1.0
+        )
+        for obs in observations:
+            clock.advance(PERIOD)
+            controller.act(obs)
+    return controller
+
+
+READ_ONLY = MappingProxyType(STATE)
+ARRAYS = {**STATE, "pose": np.array([1.0, -2.0, 0.5], np.float32), "speed": np.float32(21.5)}

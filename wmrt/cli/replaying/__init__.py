@@ -1,0 +1,1 @@
+"""What ``wmrt replay`` does: build the models that drove, and tell how it went."""
