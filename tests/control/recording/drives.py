@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -70,6 +72,46 @@ def storm(path: Path, seed: int, steps: int, **options: Any) -> dict[str, Any]:
             controller.act(weather.observation(), captured)
     assert controller.stats()["record_failures"] == 0
     return recorder.stats()
+
+
+def restless(path: Path, seed: int, steps: int) -> Controller:
+    """Record a drive in real time: a policy on a thread of its own that is often late, and an
+    operator on another who presses the emergency stop."""
+    rng = random.Random(seed)
+    naps = random.Random(seed + 1)
+    done = threading.Event()
+
+    class Drowsy(Habit):
+        def step(self, state: Any, previous: Any) -> Any:
+            time.sleep(naps.choice([0.0, 0.0, 0.0, 0.004, 0.012]))
+            return super().step(state, previous)
+
+    with FileRecorder(path) as recorder:
+        controller = Controller(Drowsy(), 0.005, 0.003, recorder=recorder, max_age=0.5)
+
+        def press() -> None:
+            while not done.wait(0.03):
+                controller.estop()
+                controller.estop(False)
+
+        operator = threading.Thread(target=press)
+        operator.start()
+        for _ in range(steps):
+            if rng.random() < 0.05:
+                controller.change_task(rng.choice(["fetch", "carry"]))
+            interfere(controller, rng)
+            captured: Any = time.monotonic_ns()
+            if rng.random() < 0.3:
+                captured = {"speed": captured, "gap": captured - rng.choice([10**6, 10**9])}
+            speed = 20.0 + rng.random()
+            controller.act(
+                {**STATE, "speed": speed, "pose": np.array([speed, -2.0, 0.5])}, captured
+            )
+        done.set()
+        operator.join()
+        controller.close()
+        controller.act(STATE)
+    return controller
 
 
 def interfere(controller: Controller, rng: random.Random) -> None:

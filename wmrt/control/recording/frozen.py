@@ -47,6 +47,12 @@ class Derived(NamedTuple):
     value: Any
 
 
+class Broken(NamedTuple):
+    """A mapping that raised ``error`` when it was read."""
+
+    error: str
+
+
 class Pairs(NamedTuple):
     """A dict some of whose keys are no strings."""
 
@@ -94,6 +100,16 @@ def freeze_observation(obs: Any, *, nested: bool) -> Any:
     except Exception:  # a mapping that raises when it is read; the controller saw the same
         return Opaque(_name(obs))
     return obs if type(obs) in _PLAIN else Opaque(_name(obs))
+
+
+def freeze_times(captured: Any) -> Any:
+    """Capture times as a controller reads them: a mapping as a dict of its own."""
+    try:
+        if type(captured) is dict or isinstance(captured, Mapping):
+            return freeze(dict(captured))
+    except Exception as error:
+        return Broken(type(error).__name__[:80])
+    return captured if type(captured) in _PLAIN else Opaque(_name(captured))
 
 
 def _state(state: dict[Any, Any]) -> Any:

@@ -56,7 +56,7 @@ def _settings(controller: Controller) -> dict[str, Any]:
     ]
     return {
         "robot": controller.breakers._machine._robot,
-        "max_age_ns": controller._intake._max_age_ns,
+        "max_age_ns": controller._intake._ages._max_age_ns,
         "max_chunk_age": controller._plan.rows - 1,
         "deadline_ns": controller._consultant._deadline_ns,
         "clock": type(controller.clock).__name__,

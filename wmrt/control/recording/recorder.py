@@ -14,13 +14,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from wmrt.control.protocol import Outcome, StepInputs
-from wmrt.control.recording.frozen import IMMUTABLE, freeze, freeze_observation
+from wmrt.control.recording.frozen import IMMUTABLE, freeze, freeze_observation, freeze_times
 from wmrt.control.recording.head import head_of
 from wmrt.control.recording.log import Log
 from wmrt.control.recording.parts import PartWriter
 from wmrt.control.recording.ring import CommandEntry, Ring, StepEntry
+from wmrt.core import realtime
 from wmrt.core.errors import UsageError
-from wmrt.safety import Event
+from wmrt.safety import Event, EventRing
 
 if TYPE_CHECKING:
     from wmrt.control.controller import Controller
@@ -72,7 +73,7 @@ class FileRecorder:
         self._flush_ns = round(flush * 1e9)
         writer = PartWriter(self.path, part_bytes=part_bytes, part_chunks=part_chunks)
         self._log = Log(writer)
-        self._controller: Controller | None = None
+        self._events: EventRing | None = None  # of the controller's breakers
         self._nested = True
         self._seen = self._step = 0  # events and steps so far
         self._done = threading.Event()
@@ -85,11 +86,11 @@ class FileRecorder:
         Raises:
             UsageError: it has one already, or is closed.
         """
-        if self._controller is not None or self._done.is_set():
+        if self._events is not None or self._done.is_set():
             raise UsageError(f"{self.path} records another controller or is closed; make a new one")
-        self._controller = controller
+        self._events = controller.breakers.events
         self._nested = "state" not in controller.model.schema.fields
-        self._seen = controller.breakers.events.total
+        self._seen = self._events.total
         self._log.start(head_of(controller, self._facts))
         self._thread = threading.Thread(target=self._run, name="wmrt recorder", daemon=True)
         self._thread.start()
@@ -102,7 +103,7 @@ class FileRecorder:
         given = freeze_observation(inputs.observation, nested=self._nested)
         captured = inputs.captured_ns
         if type(captured) not in IMMUTABLE:
-            captured = freeze(captured)
+            captured = freeze_times(captured)
         inputs = inputs._replace(observation=given, captured_ns=captured)
         self._ring.put(StepEntry(outcome, inputs, self._new_events(), self._ring.dropped))
 
@@ -121,8 +122,8 @@ class FileRecorder:
 
     def _new_events(self) -> tuple[Event, ...]:
         """The breakers' events since the last entry."""
-        assert self._controller is not None
-        events = self._controller.breakers.events
+        events = self._events
+        assert events is not None  # a controller calls, and introduced itself first
         new, self._seen = events.total - self._seen, events.total
         return events.latest(new) if new else ()
 
@@ -179,7 +180,6 @@ def _step_back() -> None:
     A thread inherits the real-time class of the one that starts it. Systems without such calls
     leave it as it is.
     """
-    with contextlib.suppress(OSError, AttributeError):
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    realtime.leave()
     with contextlib.suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)

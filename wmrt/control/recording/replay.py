@@ -137,7 +137,7 @@ class _Replay:
     def __init__(self, recording: Recording, model: Policy, models: Mapping[str, Policy]) -> None:
         self._recording = recording
         self._script = Script()
-        self._controller = rebuild(recording, model, models, self._script)
+        self._controller, self._consultant = rebuild(recording, model, models, self._script)
         self._events: list[Event] = []  # of the replay, not compared yet
         self._report = Report()
 
@@ -215,10 +215,13 @@ class _Replay:
     def _command(self, name: str, arguments: Mapping[str, Any]) -> None:
         if name == "estop":  # from any thread; a step's inputs say where it latched
             return
-        if name not in ("reset", "engage", "disengage", "reset_latch", "close"):
+        if name not in ("reset", "engage", "disengage", "reset_latch", "change_task", "close"):
             raise RecordingError(f"command {name!r} is unknown to this version")
+        given = {key: value for key, value in arguments.items() if key != "dropped"}
+        if arguments.get("dropped") is not None:
+            self._consultant.drop(arguments["dropped"])
         try:
-            getattr(self._controller, name)(**arguments)
+            getattr(self._controller, name)(**given)
         except SafetyError as error:
             self._differ(self._script.step, name, "done", f"refused: {error}")
 
@@ -250,7 +253,7 @@ def _bits(action: tuple[float, ...]) -> bytes:
 
 def rebuild(
     recording: Recording, model: Policy, models: Mapping[str, Policy], script: Script
-) -> Controller:
+) -> tuple[Controller, RecordedConsultant]:
     """A controller as the recorded one, that takes from ``script`` what it cannot compute."""
     settings = decode(recording.data("controller"))
     limits = Limits.from_json(recording.data("limits"))
@@ -272,7 +275,6 @@ def rebuild(
     predicted = tuple(bound.name for bound in limits.state)
     panel = Panel(model, channels, predicted, controller._plan.rows, lambda: 0)
     deadline_ns = settings["deadline_ns"]
-    controller._consultant = RecordedConsultant(
-        script, panel, breakers, controller._plan, deadline_ns
-    )
-    return controller
+    consultant = RecordedConsultant(script, panel, breakers, controller._plan, deadline_ns)
+    controller._consultant = consultant
+    return controller, consultant

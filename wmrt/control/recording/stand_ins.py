@@ -17,8 +17,9 @@ from wmrt.control.convert import as_action
 from wmrt.control.intake import Intake, Observation
 from wmrt.control.plan import Plan
 from wmrt.control.protocol import Policy, SchemaLike, StepInputs
+from wmrt.control.recording.values import named_error
 from wmrt.core.errors import RecordingError
-from wmrt.safety import Breakers, Finding
+from wmrt.safety import Breakers, Cause, Finding
 
 Action = tuple[float, ...]
 
@@ -45,7 +46,7 @@ class RecordedClock:
 
     def now_ns(self) -> int:
         if self._script.early:
-            raise raised(self._script.inputs.failure)
+            raise named_error(self._script.inputs.failure)
         return self._script.inputs.now_ns
 
 
@@ -61,7 +62,7 @@ class RecordedIntake(Intake):
     def read(self, obs: Any, now_ns: int, captured_ns: Any = None) -> Observation:
         inputs = self._script.inputs
         if inputs.failure:
-            raise raised(inputs.failure)
+            raise named_error(inputs.failure)
         seen = super().read(obs, now_ns, captured_ns)
         if inputs.estop == "decide":
             self._breakers.estop()
@@ -79,7 +80,7 @@ class RecordedFallback:
         if given is None:  # it was not asked, so this step differs anyway
             raise RecordingError("no answer of the fallback was recorded in this step")
         if isinstance(given, str):
-            raise raised(given)
+            raise named_error(given)
         return given
 
 
@@ -156,11 +157,17 @@ class RecordedConsultant(Consultant):
         self._waiting[step] = Question(step, state, self._breakers.reference)
         for late in inputs.finished:
             self._answer(late)
-            self._replies.pop(late, None)
+            self._note_late(self._replies.pop(late, None))
         if inputs.answered:
             self._answer(step)
             return self._judge(self._replies.pop(step), self._beyond() if inputs.late else 0)
         return self._late(self._beyond()) if inputs.late else Consulted(asked=True)
+
+    def _note_late(self, reply: Reply | None) -> None:
+        """What `Watchdog` reports of an answer that came after its step."""
+        fault = None if reply is None else reply.answer.proposal.fault
+        if fault is not None:
+            self._breakers.report(Cause.NOTE, fault._replace(kind=f"late {fault.kind}"[:80]))
 
     def _beyond(self) -> int:
         """A time after the deadline, which is finite where anything was late."""
@@ -172,14 +179,12 @@ class RecordedConsultant(Consultant):
             if number <= step:
                 self._replies[number] = self._panel.reply(self._waiting.pop(number))
 
+    def drop(self, step: int) -> None:
+        """The observation of ``step`` did not go to the model any more."""
+        self._waiting.pop(step, None)
+
     def reset(self) -> None:
         """What was under way ends first, as its thread did."""
         if self._waiting:
             self._answer(max(self._waiting))
         self._panel.reset()
-
-
-def raised(name: str) -> Exception:
-    """An exception of a class called ``name``."""
-    error: Exception = type(name, (Exception,), {})()
-    return error

@@ -12,7 +12,8 @@ are themselves: Python and JavaScript print the shortest decimal that reads back
     {"$": "bytes" | "bytearray", "base64": "..."}
     {"$": "opaque", "type": "Camera"}                               an object that no schema reads
 
-and, of the types in `wmrt.control.recording.frozen`, ``objects``, ``derived``, ``sized``, ``lost``.
+and, of the types in `wmrt.control.recording.frozen`, ``objects``, ``derived``, ``sized``,
+``broken``, ``lost``.
 The bits of a NaN's payload are not kept: no schema reads them.
 """
 
@@ -21,12 +22,13 @@ from __future__ import annotations
 import array
 import base64
 import math
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any
 
 import numpy as np
 
-from wmrt.control.recording.frozen import Derived, Lost, Objects, Opaque, Pairs, Sized
+from wmrt.control.recording.frozen import Broken, Derived, Lost, Objects, Opaque, Pairs, Sized
 from wmrt.core.errors import RecordingError
 
 #: Longer arrays are written as base64.
@@ -98,6 +100,7 @@ _ENCODERS: dict[type, Any] = {
         "items": [encode(part) for part in v.items],
     },
     Derived: lambda v: {"$": "derived", "base": v.base, "type": v.type, "value": encode(v.value)},
+    Broken: lambda v: {"$": "broken", "error": v.error},
     Opaque: lambda v: {"$": "opaque", "type": v.type},
     Sized: lambda v: {"$": "sized", "type": v.type, "size": v.size},
     Lost: lambda v: {"$": "lost", "reason": v.reason},
@@ -157,6 +160,28 @@ def _decode_derived(data: dict[str, Any]) -> Any:
     return type(data["type"], (base,), {})(value)
 
 
+class _BrokenMapping(Mapping[str, Any]):
+    """Raises an exception of the recorded name when it is read."""
+
+    def __init__(self, error: str) -> None:
+        self._error = error
+
+    def __getitem__(self, key: str) -> Any:
+        raise named_error(self._error)
+
+    def __iter__(self) -> Iterator[str]:
+        raise named_error(self._error)
+
+    def __len__(self) -> int:
+        raise named_error(self._error)
+
+
+def named_error(name: str) -> Exception:
+    """An exception of a class called ``name``."""
+    error: Exception = type(name, (Exception,), {})()
+    return error
+
+
 def _refuse(self: Any) -> Any:
     raise TypeError("what this held could not be read when it was recorded")
 
@@ -174,6 +199,7 @@ _DECODERS: dict[str, Any] = {
     "array": _decode_array,
     "objects": _decode_objects,
     "derived": _decode_derived,
+    "broken": lambda d: _BrokenMapping(d["error"]),
     "opaque": lambda d: type(d["type"], (), {})(),
     "sized": lambda d: {"set": set, "frozenset": frozenset}[d["type"]](range(d["size"])),
 }
