@@ -10,11 +10,12 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from wmrt.control import settings
+from wmrt.control.batch import one_per_robot
 from wmrt.control.controller import Controller
 from wmrt.control.protocol import Outcome
 from wmrt.control.vector.episodes import Episodes
 from wmrt.control.vector.states import FindState, state_of
-from wmrt.core.errors import SafetyError, UsageError
+from wmrt.core.errors import UsageError
 
 
 class VectorController:
@@ -112,21 +113,3 @@ class VectorController:
         for index in indices:
             self.controllers[index].reset()
             self._states[index] = state_of(obs, infos, index, self._find)
-
-
-def one_per_robot(controllers: Any) -> tuple[Controller, ...]:
-    """The controllers, checked: at least one, and none shares its policy or breakers.
-
-    Raises:
-        SafetyError: says what is shared.
-    """
-    ok = isinstance(controllers, Sequence) and len(controllers) > 0
-    ok = ok and all(isinstance(each, Controller) for each in controllers)
-    settings.require(ok, "controllers", "a sequence of Controller, one per robot", controllers)
-    for name in ("model", "breakers"):
-        if len({id(getattr(each, name)) for each in controllers}) < len(controllers):
-            raise SafetyError(
-                f"controllers: two of them share their {name}, so one robot's memory would reach "
-                "another; give each its own (WorldModel.fork shares the weights alone)"
-            )
-    return tuple(controllers)

@@ -7,6 +7,10 @@ Gymnasium has three (https://farama.org/Vector-Autoreset-Mode). After an episode
 - SAME_STEP: the observation is the first one of the new episode already; what ended the old one is
   in ``infos["final_obs"]`` and ``infos["final_info"]``;
 - DISABLED: nothing, until ``envs.reset(options={"reset_mask": ended})``.
+
+Of one thing nothing can be told: in NEXT_STEP, an ``AsyncVectorEnv(shared_memory=False)`` of
+Gymnasium 1.4 that is reset while an episode is over resets that sub-environment once more in the
+next step. The default, ``shared_memory=True``, does not.
 """
 
 from __future__ import annotations

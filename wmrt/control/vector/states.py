@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
-import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 
 from wmrt.control import settings
+from wmrt.control.batch import row
 from wmrt.core.errors import UsageError
 
 #: (observation, info) of one environment -> its state.
@@ -86,21 +86,6 @@ def state_of(obs: Any, infos: Mapping[str, Any], index: int, find: FindState | N
     known = infos.get("_state")
     state = states[index] if known is None or known[index] else None
     return dict(state) if isinstance(state, Mapping) else state
-
-
-def row(batch: Any, index: int) -> Any:
-    """One sub-environment's part of a batched observation, copied.
-
-    Args:
-        batch: an array or sequence, or mappings and tuples of them, as batched ``Box``,
-            ``Discrete``, ``Dict`` and ``Tuple`` spaces give them.
-    """
-    if isinstance(batch, Mapping):
-        return {key: row(value, index) for key, value in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(row(value, index) for value in batch)
-    part = batch[index]
-    return part.copy() if isinstance(part, np.ndarray) else part
 
 
 def info_of(infos: Mapping[str, Any], index: int) -> dict[str, Any]:
