@@ -1,7 +1,7 @@
 # Everything runs in .venv, which `make setup` makes and every other target calls for.
 #   make setup [PYTHON=python3.12]   make drive   make test   make check   make test-full   make clean
 #   make bench: the step of the small preset, briefly, with report.html in out/bench
-#   make test-oracles: our formats against other libraries themselves (250 MB more in .venv)
+#   make test-oracles: our formats and adapters against other libraries themselves (430 MB more in .venv)
 #   WMRT_NATIVE=0 make setup: without the native kernels, for want of a C compiler (make test needs them)
 #   make setup-system: Debian packages, as root, for tests that otherwise skip: Arm, AVX-512, a browser
 SHELL := bash

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.utils.env_checker import check_env
 
 from tests.control.support import SCHEMA, STATE, FakePolicy, answer, constant, simulated
-from tests.safety.support import DRIVING, PERIOD, Watch
+from tests.safety.support import DRIVING, PERIOD, Watch, limits
 from wmrt.control import ControlledEnv, Controller, PredictPolicy, drive
 from wmrt.core.errors import SafetyError, UsageError
+from wmrt.safety import Breakers
 
 
 class ToyEnv(gymnasium.Env[Any, Any]):
@@ -148,6 +151,130 @@ def test_gymnasium_is_loaded_only_for_the_wrapper() -> None:
         "import pytest; pytest.raises(AttributeError, getattr, c, 'Nothing')"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# Gymnasium's own contract
+
+
+class DictEnv(ToyEnv):
+    """Its observation is a Dict and is the state, but for what no array can say."""
+
+    observation_space = spaces.Dict(
+        {
+            "speed": spaces.Box(-1e6, 1e6, (1,), np.float32),
+            "pose": spaces.Box(-10.0, 10.0, (3,), np.float32),
+            "wet": spaces.Discrete(2),
+        }
+    )
+
+    def _obs(self) -> Any:
+        pose = np.float32(STATE["pose"])
+        return {"speed": np.float32([self.speed]), "pose": pose, "wet": np.int64(0)}
+
+    def _info(self) -> dict[str, Any]:
+        return {"other": 1}
+
+
+@pytest.fixture
+def registered() -> Iterator[list[str]]:
+    """Ids of environments without and with the wrapper, gone after the test."""
+    ids = {"wmrt-test/Toy-v0": "ToyEnv", "wmrt-test/Dict-v0": "DictEnv"}
+    for name, kind in ids.items():
+        gymnasium.register(name, entry_point=f"{__name__}:{kind}")
+    wrapped = "wmrt-test/Wrapped-v0"
+    wrappers = (ControlledEnv.wrapper_spec(),)
+    gymnasium.register(wrapped, f"{__name__}:ToyEnv", additional_wrappers=wrappers)
+    yield [*ids, wrapped]
+    for name in (*ids, wrapped):
+        del gymnasium.registry[name]
+
+
+@pytest.mark.filterwarnings("ignore:.*is different from the unwrapped version:UserWarning")
+def test_gymnasiums_checker_finds_nothing(registered: list[str]) -> None:
+    for name in registered[:2]:
+        env = ControlledEnv(gymnasium.make(name))
+        check_env(env)
+        assert env.observation_space == env.unwrapped.observation_space
+        env.close()
+
+
+def flat(obs: Any, info: dict[str, Any]) -> Any:
+    return {"speed": obs["speed"][0], "pose": obs["pose"], "wet": obs["wet"]}
+
+
+def test_a_dict_observation_is_the_state_where_info_has_none() -> None:
+    env = ControlledEnv(DictEnv(), state=flat)
+    env.reset(seed=1)
+    obs, _, _, _, info = env.step([0.1, 0.1])
+    assert info["breakers"]["source"] == "policy" and info["other"] == 1
+    assert set(obs) == {"speed", "pose", "wet"}
+    env = ControlledEnv(DictEnv())  # speed is an array of one there, not a number
+    env.reset(seed=1)
+    assert env.step([0.1, 0.1])[4]["breakers"]["tripped"] == (0,)
+
+
+def test_it_is_made_again_from_its_spec(registered: list[str]) -> None:
+    made = gymnasium.make(registered[2])
+    assert isinstance(made, ControlledEnv)
+    for env in (ControlledEnv(gymnasium.make(registered[0])), made):
+        assert env.spec is not None
+        spec = gymnasium.envs.registration.EnvSpec.from_json(env.spec.to_json())
+        assert spec.additional_wrappers == (ControlledEnv.wrapper_spec(),)
+        again = gymnasium.make(spec)
+        assert isinstance(again, ControlledEnv) and again.breakers is not env.breakers
+
+
+def test_what_is_made_again_has_breakers_of_its_own(registered: list[str]) -> None:
+    tight = Breakers(limits(range_tolerance=0.01), robot="one")
+    first = ControlledEnv(gymnasium.make(registered[1]), breakers=tight, state=flat)
+    assert first.breakers is tight and first.spec is not None
+    tight.estop()
+    second, third = (gymnasium.make(first.spec) for _ in range(2))
+    for env in (second, third):
+        assert isinstance(env, ControlledEnv) and env.breakers.limits == tight.limits
+        env.reset(seed=1)
+        assert env.step([0.1, 0.1])[4]["breakers"]["state"] == "closed"
+    assert isinstance(second, ControlledEnv) and isinstance(third, ControlledEnv)
+    assert len({id(env.breakers) for env in (first, second, third)}) == 3
+    with pytest.raises(SafetyError, match="limits must be left out where breakers are given"):
+        ControlledEnv(ToyEnv(), breakers=tight, limits=tight.limits)
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        np.float64([np.nan, 0.0]),
+        np.float32([0.0, -np.inf]),
+        np.array(["0.1", "0.1"]),
+        np.array([True, True]),
+        np.array([0.1, 0.1], object),
+        np.array([0.1 + 0j, 0.1]),
+        np.zeros((2, 1), np.float32),
+        np.zeros((), np.float32),
+        np.zeros(3, np.float32),
+        [[0.1], [0.1, 0.1]],
+        {"steering": 0.1, "acceleration": 0.1},
+        10**400,
+        object(),
+    ],
+)
+def test_what_is_no_action_never_reaches_the_environment(action: Any) -> None:
+    toy = ToyEnv()
+    env = ControlledEnv(toy)
+    env.reset(seed=1)
+    assert env.step(action)[4]["breakers"]["tripped"] == (1,)
+    (sent,) = toy.actions
+    assert sent.dtype == np.float32 and sent.shape == (2,) and sent.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, np.longdouble, np.int8])
+def test_any_kind_of_number_reaches_it_as_float32(dtype: Any) -> None:
+    toy = ToyEnv()
+    env = ControlledEnv(toy)
+    env.reset(seed=1)
+    env.step(np.array([0.25, 0.0], dtype))
+    assert toy.actions[0].dtype == np.float32
+    assert toy.actions[0].tolist() == [float(dtype(0.25)), 0.0]
 
 
 # drive
