@@ -1,11 +1,11 @@
-"""When a step begins: at once, or at its tick of a schedule that does not drift."""
+"""When a step begins: at its tick of a schedule that does not drift, late ones included."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from wmrt.core.errors import UsageError
 
@@ -70,3 +70,50 @@ def wait_until(timer: Timer, tick_ns: int) -> int:
     while now < tick_ns:
         now = timer.now_ns()
     return now
+
+
+class Tick(NamedTuple):
+    """The beginning of a paced step.
+
+    Attributes:
+        due: its time by the schedule, nanoseconds.
+        begin: when it really begins.
+        skipped: ticks that were given up since the step before.
+    """
+
+    due: int
+    begin: int
+    skipped: int
+
+
+class Pacer:
+    """Begins steps at the ticks of a schedule, and keeps its phase when one runs over.
+
+    A step that ends after the next tick, but by no more than ``grace`` of the period, is followed
+    at once: the next step begins late, and the ones after catch up. Only beyond that are ticks
+    given up. Without grace, steps that take 1% too long lose every second cycle
+    (ros2_control#2529); with half a period, one in fifty.
+
+    Args:
+        rate: in Hz.
+        lead_ns: from now to the first tick.
+        grace: in periods, 0 to 1.
+    """
+
+    def __init__(
+        self, timer: Timer, rate: Fraction, lead_ns: int = 0, grace: Fraction = Fraction(0)
+    ) -> None:
+        if not 0 <= grace <= 1:
+            raise UsageError(f"grace is 0 to 1 periods, got {float(grace):g}")
+        self._timer = timer
+        self._schedule = Schedule(timer.now_ns() + lead_ns, rate)
+        self._grace_ns = int(grace / rate * 1_000_000_000)
+        self._next = 0
+
+    def wait(self) -> Tick:
+        """Until the next step is to begin."""
+        wanted = self._next
+        tick = max(wanted, self._schedule.first_from(self._timer.now_ns() - self._grace_ns))
+        due = self._schedule.tick(tick)
+        self._next = tick + 1
+        return Tick(due, wait_until(self._timer, due), tick - wanted)

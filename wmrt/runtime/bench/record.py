@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
-from wmrt.core.pace import Schedule, Timer, wait_until
+from wmrt.core.pace import Pacer, Timer
 from wmrt.runtime.bench.arms import Arm
 
 #: From the start of a paced block to its first tick.
@@ -116,17 +116,14 @@ def record_block(
 ) -> None:
     """Take the steps of ``block``. A paced step that runs over its next ticks skips them: the one
     after begins at the first tick still to come."""
-    paced = None if block.rate is None else Schedule(timer.now_ns() + LEAD_NS, block.rate)
-    tick = skipped = 0
+    pacer = None if block.rate is None else Pacer(timer, block.rate, LEAD_NS)
     before = usage()
     for n in range(-block.settle, block.steps):
-        if paced is None:
+        if pacer is None:
             due = begin = timer.now_ns()
+            skipped = 0
         else:
-            wanted, tick = tick, max(tick, paced.first_from(timer.now_ns()))
-            skipped, due = tick - wanted, paced.tick(tick)
-            begin = wait_until(timer, due)
-            tick += 1
+            due, begin, skipped = pacer.wait()
         arm.step()
         end = timer.now_ns()
         after = usage()
