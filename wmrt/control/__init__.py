@@ -9,6 +9,7 @@ from wmrt.control.clock import StepClock
 from wmrt.control.controller import Controller
 from wmrt.control.defaults import default_limits
 from wmrt.control.driving import DrivenStep, drive
+from wmrt.control.loop import LoopReport, Observed, run_loop
 from wmrt.control.predict import PredictPolicy
 from wmrt.control.protocol import Outcome, Policy, Recorder, StepInputs
 
@@ -20,6 +21,8 @@ __all__ = [
     "ControlledEnv",
     "Controller",
     "DrivenStep",
+    "LoopReport",
+    "Observed",
     "Outcome",
     "Policy",
     "PredictPolicy",
@@ -28,6 +31,7 @@ __all__ = [
     "StepInputs",
     "default_limits",
     "drive",
+    "run_loop",
 ]
 
 

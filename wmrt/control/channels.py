@@ -79,6 +79,9 @@ class Channels:
             )
         self.failures = dict.fromkeys(names, 0)
 
+    def __len__(self) -> int:
+        return len(self._channels)
+
     def reset(self) -> None:
         for channel in self._channels:
             if channel.reset is not None:

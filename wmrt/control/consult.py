@@ -147,8 +147,14 @@ class Consultant:
         reply = self._panel.reply(Question(breakers.step, state, breakers.reference))
         return self._judge(reply, self._timer() - started)
 
+    def drop(self) -> None:
+        """What was answered so far is void: another task, another beginning."""
+
+    def distrust(self) -> None:
+        """The breakers found the last answer out of range."""
+
     def clear(self) -> int | None:
-        """Drop a question that nobody has begun with; the number of its step."""
+        """`drop`, and drop a question that nobody has begun with; the number of its step."""
         return None
 
     def reset(self) -> None:

@@ -6,20 +6,19 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wmrt.control import settings
 from wmrt.control.account import Account, Given
+from wmrt.control.assembly import assemble
 from wmrt.control.channels import Channel, Channels
-from wmrt.control.consult import NOT_ASKED, Consultant, Consulted, Panel
+from wmrt.control.consult import NOT_ASKED, Consulted
 from wmrt.control.defaults import breakers_for
 from wmrt.control.intake import Intake
-from wmrt.control.plan import Plan
 from wmrt.control.protocol import Outcome, Policy, Recorder
-from wmrt.control.watchdog import Watchdog
 from wmrt.core.clock import Clock, SystemClock
 from wmrt.core.errors import SafetyError
 from wmrt.safety import Breakers, Decision, Level, State
@@ -58,10 +57,13 @@ class Controller:
             any age. The ``max_age`` of a schema's field goes for that field.
         watchdog: the policy on its own thread; default: if there is a deadline, and ``clock`` is
             the machine's.
+        resample: how to run a policy at a whole multiple of the rate it was trained at: ``linear``
+            moves to each of its actions over the period it was trained at. Default: another rate
+            than the policy's own is an error. A policy says it in ``period``, seconds.
 
     Raises:
-        SafetyError: an argument of a wrong type or out of its range, named with what is allowed, or
-            breakers for another policy or period.
+        SafetyError: an argument of a wrong type or out of its range, named with what is allowed;
+            breakers for another policy or period; a period that is not the policy's.
     """
 
     last: Outcome | None = None
@@ -89,6 +91,7 @@ class Controller:
         max_chunk_age: int = 3,
         max_age: float | None = None,
         watchdog: bool | None = None,
+        resample: Literal["linear"] | None = None,
     ) -> None:
         settings.policy("model", model)
         period, limit = settings.pace(period, deadline)
@@ -101,11 +104,10 @@ class Controller:
         self._fallback = fallback
         self._channels = Channels(channels, len(model.actions))
         self._intake = Intake(model.schema, settings.nanoseconds("max_age", max_age))
-        self._plan = Plan(settings.count("max_chunk_age", max_chunk_age, 0))
-        predicted = tuple(bound.name for bound in self.breakers.limits.state)
-        panel = Panel(model, self._channels, predicted, self._plan.rows, timer)
-        kind = Watchdog if watched else Consultant
-        self._consultant = kind(panel, self.breakers, self._plan, limit, timer)
+        self._consultant, self._plan = assemble(
+            model, self._channels, self.breakers, limit, timer, watched=watched, resample=resample,
+            max_chunk_age=settings.count("max_chunk_age", max_chunk_age, 0),
+        )  # fmt: skip
         weakref.finalize(self, self._consultant.close)
         self._instruction = getattr(model.schema, "instruction", None)
         self._lock = threading.RLock()
@@ -150,7 +152,7 @@ class Controller:
         breakers, plan, stops = self.breakers, self._plan, self.breakers.stops
         breakers.begin(self._now_ns)
         begun = breakers.stops
-        plan.tick()
+        plan.tick(self._now_ns)
         seen = self._intake.read(obs, self._now_ns, captured_ns)
         if seen.state is not None and self._instruction is not None:
             self._follow(seen.state.get(self._instruction))
@@ -161,8 +163,11 @@ class Controller:
         decision = breakers.decide(consulted.proposal, fallback, consulted.votes)
         if breakers.stops != stops:
             self._estop = "begin" if begun != stops else "decide"
+        trusted = Level.RANGE not in decision.tripped
         if consulted.answered and not consulted.late:
-            plan.store(() if Level.RANGE in decision.tripped else consulted.chunk)
+            plan.store(consulted.chunk if trusted else ())
+        if not trusted:
+            self._consultant.distrust()
         return decision
 
     def _follow(self, text: Any) -> None:
@@ -170,7 +175,12 @@ class Controller:
         task = text if text is None or type(text) is str else object()
         if task != self._task:
             self._task = task
-            self._plan.clear()
+            self._void()
+
+    def _void(self) -> None:
+        """Nothing that was planned or answered so far is sent any more."""
+        self._plan.clear()
+        self._consultant.drop()
 
     def _goal(
         self, fallback: Fallback, state: dict[str, Any] | None
@@ -209,7 +219,7 @@ class Controller:
         with self._lock:
             self.breakers.reset(measured)
             self._sent = self.breakers.reference
-            self._plan.clear()
+            self._void()
             self._intake.reset()
             self._tell("reset", measured=measured, dropped=self._consultant.clear())
             self._consultant.reset()
@@ -225,7 +235,7 @@ class Controller:
                 raise SafetyError("engage: this controller is closed; make a new one")
             self.breakers.engage(operator, measured)
             self._sent = self.breakers.reference
-            self._plan.clear()
+            self._void()
             self._tell("engage", operator=operator, measured=measured)
 
     def change_task(self, task: str) -> None:
@@ -241,7 +251,7 @@ class Controller:
         """
         settings.text("task", task)
         with self._lock:
-            self._plan.clear()
+            self._void()
             self._tell("change_task", task=task, dropped=self._consultant.clear())
 
     def disengage(self) -> None:

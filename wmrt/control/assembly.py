@@ -1,0 +1,40 @@
+"""Puts together who is asked in a step, and on which thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from wmrt.control.channels import Channels
+from wmrt.control.consult import Consultant, Panel
+from wmrt.control.plan import Plan
+from wmrt.control.protocol import Policy
+from wmrt.control.rate import Resampler, steps_per_question
+from wmrt.control.watchdog import Watchdog
+from wmrt.safety import Breakers
+
+
+def assemble(
+    model: Policy,
+    channels: Channels,
+    breakers: Breakers,
+    deadline_ns: float,
+    timer: Callable[[], int],
+    *,
+    watched: bool,
+    resample: Any,
+    max_chunk_age: int,
+) -> tuple[Consultant, Plan]:
+    """The consultant of a controller, and the plan that it falls back on.
+
+    Raises:
+        SafetyError: see `steps_per_question`.
+    """
+    limits = breakers.limits
+    every = steps_per_question(model, limits.period, resample, len(channels))
+    plan = Plan(max_chunk_age, limits.period_ns, every)
+    predicted = tuple(bound.name for bound in limits.state)
+    panel = Panel(model, channels, predicted, plan.rows, timer)
+    kind = Watchdog if watched else Consultant
+    consultant = kind(panel, breakers, plan, deadline_ns, timer)
+    return (Resampler(consultant, breakers, every) if every > 1 else consultant), plan
