@@ -31,6 +31,7 @@ VERBS = {
     "inspect": "Show what a checkpoint holds, and where its bytes go.",
     "gates": "Judge a recipe: execution, quality, capacity, speed.",
     "bench": "Measure a step: latency, jitter, the memory floor, cold start, memory.",
+    "serve": "Serve a model to robots over a network, breakers on.",
     "init": "Write a checkpoint of random weights, for speed and memory.",
     "doctor": "Show what this machine and this installation have, and what is missing.",
 }

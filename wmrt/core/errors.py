@@ -53,3 +53,15 @@ class OutOfMemoryError(WmrtError):
 
 class MissingExtraError(WmrtError):
     """An optional dependency is absent; the message gives the pip command that brings it."""
+
+
+class ServiceError(WmrtError):
+    """A service refused a request; ``name`` is the refusal's (`wmrt.core.wire.REFUSALS`)."""
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+class DeadlineError(WmrtError):
+    """A call that had until its deadline, and has no answer; the message says what it waited on."""

@@ -1,0 +1,145 @@
+"""What the routes answer, for OpenAPI."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from wmrt.core.wire import REFUSALS
+
+
+def _example(**values: Any) -> ConfigDict:
+    return ConfigDict(json_schema_extra={"examples": [values]})
+
+
+class Health(BaseModel):
+    """Alive."""
+
+    model_config = _example(ok=True)
+    ok: bool
+
+
+class Ready(BaseModel):
+    """Ready or not; `/v1/info` says why not."""
+
+    model_config = _example(ready=True)
+    ready: bool
+
+
+class Fault(BaseModel):
+    """A name that programs know, and words."""
+
+    name: str
+    message: str
+
+
+class Refused(BaseModel):
+    """Why there is no answer."""
+
+    model_config = _example(
+        kind="refused",
+        version=1,
+        error={"name": "stale", "message": "sequence 4: the last one taken in was 9"},
+        sequence=4,
+    )
+    kind: str
+    version: int
+    error: Fault
+    sequence: int | None
+
+
+class Action(BaseModel):
+    """The answer to an observation; see `wmrt.core.wire.Acted`."""
+
+    model_config = _example(
+        kind="action", version=1, robot="r2", session="0123456789abcdef", epoch=0, sequence=1,
+        step=1, action=[0.02, -0.4], source="policy", breakers="closed", tripped=[], late=False,
+        skipped=0, captured_ns=81234567890, queue_ns=41000, policy_ns=612000, act_ns=655000,
+    )  # fmt: skip
+    kind: str
+    version: int
+    robot: str
+    session: str
+    epoch: int
+    sequence: int
+    step: int
+    action: list[float]
+    source: str
+    breakers: str
+    tripped: list[int]
+    late: bool
+    skipped: int
+    captured_ns: int | None
+    queue_ns: int
+    policy_ns: int | None
+    act_ns: int
+
+
+class Opened(BaseModel):
+    """A session. ``memory``: ``kept``, ``restored`` from a snapshot, or ``fresh``."""
+
+    model_config = _example(
+        kind="opened", version=1, robot="r2", session="0123456789abcdef", epoch=0, sequence=-1,
+        memory="fresh", resumed=False, schema_hash="9c1f", period=0.1, clock="system",
+    )  # fmt: skip
+    kind: str
+    version: int
+    robot: str
+    session: str
+    epoch: int
+    sequence: int
+    memory: str
+    resumed: bool
+    schema_hash: str
+    period: float
+    clock: str
+
+
+class Schema(BaseModel):
+    """States and actions."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "schema": {"version": 1, "name": "", "neutral": [0.0], "fields": []},
+                    "schema_hash": "9c1f",
+                    "actions": [{"name": "torque", "unit": "N m", "low": -2.0, "high": 2.0}],
+                    "period": 0.1,
+                }
+            ]
+        },
+    )
+    state_schema: dict[str, Any] = Field(alias="schema")
+    schema_hash: str
+    actions: list[dict[str, Any]]
+    period: float
+
+
+class Robot(BaseModel):
+    """A robot's session and breakers."""
+
+    model_config = _example(
+        epoch=0, sequence=9, connected=True, observations={"taken": 10, "answered": 10},
+        step=10, breakers="latched", engaged=False,
+    )  # fmt: skip
+    epoch: int
+    sequence: int
+    connected: bool
+    observations: dict[str, int]
+    step: int
+    breakers: str
+    engaged: bool
+
+
+def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Entries of a route's ``responses``, with the names of refusals that have the status; 401 and
+    403 may come from any of them."""
+    return {
+        status: {
+            "model": Refused,
+            "description": ", ".join(name for name, s in REFUSALS.items() if s == status),
+        }
+        for status in sorted({*statuses, 401, 403})
+    }

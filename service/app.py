@@ -1,0 +1,210 @@
+"""The routes, over a `Host`. FastAPI writes their OpenAPI; `/v1/stream` is plain ASGI beside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.routing import WebSocketRoute
+
+from wmrt import __version__
+from wmrt.core.wire import acted_json, refused_json
+from wmrt.service import answers, operations
+from wmrt.service.buckets import Buckets
+from wmrt.service.host import Host
+from wmrt.service.messages import (
+    ObservationMessage,
+    OpenMessage,
+    OperatorMessage,
+    first_fault,
+    opened_json,
+    read_session,
+    schema_json,
+)
+from wmrt.service.refusals import Refusal
+from wmrt.service.security import Gate
+from wmrt.service.stream import Stream
+
+_DESCRIPTION = """A world model in a robot's control loop, behind safety breakers.
+
+Open a session with `POST /v1/reset`, then send observations to `POST /v1/act`, or both over the
+WebSocket `/v1/stream`: a text message of kind `open` first (`POST /v1/reset`'s body with `kind`),
+then observations, binary or as text of kind `observation`. An answer of status 409 and name
+`unknown_session` means that the robot's memory is not here: open a session anew.
+"""
+
+
+def make_app(host: Host, failed: Callable[[BaseException], object]) -> Gate:
+    """The whole application, its limits around it.
+
+    Args:
+        failed: called when the model cannot be warmed up; the process is of no use then.
+    """
+    buckets = Buckets(host.settings.rate, 2 * host.settings.rate)
+    stream = Stream(host, buckets)
+
+    @asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        warming = asyncio.create_task(host.start())  # probes are answered meanwhile
+        warming.add_done_callback(lambda task: _look(task, failed))
+        try:
+            yield
+        finally:
+            await asyncio.wait([warming])
+            await host.stop()
+
+    app = FastAPI(
+        title="wmrt",
+        version=__version__,
+        description=_DESCRIPTION,
+        lifespan=life,
+        docs_url=None,  # their pages load scripts from elsewhere
+        redoc_url=None,
+    )
+    app.include_router(_routes(host))
+    app.router.routes.append(WebSocketRoute("/v1/stream", stream))
+    _refusals(app)
+    return Gate(app, host.settings, host.audit, buckets)
+
+
+def _look(task: asyncio.Task[None], failed: Callable[[BaseException], object]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        failed(error)
+
+
+def _routes(host: Host) -> APIRouter:
+    router = APIRouter()
+    _probes(router, host)
+    _control(router, host)
+    _facts(router, host)
+    _operator(router, host)
+    return router
+
+
+def _probes(router: APIRouter, host: Host) -> None:
+    @router.get("/healthz", response_model=answers.Health, tags=["probes"])
+    async def healthz() -> dict[str, Any]:
+        """The process is alive: its event loop answers, whatever a step takes."""
+        return {"ok": True}
+
+    @router.get(
+        "/readyz",
+        response_model=answers.Ready,
+        responses={503: {"model": answers.Ready, "description": "Not ready"}},
+        tags=["probes"],
+    )
+    async def readyz(response: Response) -> dict[str, Any]:
+        """Whether robots can be served: not while warming up, stopping, or latched."""
+        ready = not host.reasons()
+        response.status_code = 200 if ready else 503
+        return {"ready": ready}
+
+
+def _control(router: APIRouter, host: Host) -> None:
+    @router.post(
+        "/v1/act",
+        response_model=answers.Action,
+        responses=answers.refusals(400, 408, 409, 413, 429, 503),
+        tags=["control"],
+    )
+    async def act(message: ObservationMessage) -> Any:
+        """One control step: an observation in, the action to send out."""
+        answer = await host.act(message.observed())
+        return JSONResponse(acted_json(answer))
+
+    @router.post(
+        "/v1/reset",
+        response_model=answers.Opened,
+        responses=answers.refusals(400, 408, 409, 413, 429, 503),
+        tags=["control"],
+    )
+    async def reset(message: OpenMessage) -> dict[str, Any]:
+        """Open a session; with `session`, start a new episode of it. Breakers are not reset."""
+        if message.session is None:
+            opened = await host.open(message.robot, None, message.measured, None)
+        else:
+            session = read_session(message.session)
+            if message.robot not in host.registry.places:  # it may be on disk
+                await host.open(message.robot, session, message.measured, None)
+            opened = await host.reset(message.robot, session, message.measured)
+        return opened_json(host, opened)
+
+
+def _facts(router: APIRouter, host: Host) -> None:
+    @router.get(
+        "/v1/schema",
+        response_model=answers.Schema,
+        responses=answers.refusals(429),
+        tags=["facts"],
+    )
+    async def schema() -> dict[str, Any]:
+        """The states that it takes and the actions that it gives."""
+        return schema_json(host)
+
+    @router.get("/v1/info", responses=answers.refusals(429), tags=["facts"])
+    async def info() -> dict[str, Any]:
+        """What runs, within which limits, and how its robots are."""
+        return operations.info(host)
+
+    @router.get("/v1/breakers", responses=answers.refusals(400, 409, 429), tags=["facts"])
+    async def breakers(
+        robot: str | None = Query(None, description="All robots if it is left out."),
+    ) -> dict[str, Any]:
+        """State, counters and last events of the breakers."""
+        return await operations.breakers(host, robot)
+
+
+def _operator(router: APIRouter, host: Host) -> None:
+    @router.post(
+        "/v1/breakers/{action}",
+        response_model=answers.Robot,
+        responses=answers.refusals(400, 403, 408, 409, 413, 429),
+        tags=["operator"],
+    )
+    async def operate(
+        action: operations.Action, message: OperatorMessage, request: Request
+    ) -> dict[str, Any]:
+        """End a latch (`reset`), `engage`, `disengage`, press (`estop`) or `release` the stop.
+
+        All but `estop` and `disengage` take the operator's token. A reset does not start motion:
+        `engage` does.
+        """
+        state = request.scope["state"]
+        return await operations.operate(host, action, message, state["operator"], state["client"])
+
+
+def _refusals(app: FastAPI) -> None:
+    """Errors as this service words them: no traceback, no path, nothing that was sent."""
+
+    def answer(refusal: Refusal) -> JSONResponse:
+        return JSONResponse(refused_json(refusal.refused), refusal.status)
+
+    async def refused(request: Request, error: Any) -> JSONResponse:
+        return answer(error)
+
+    async def malformed(request: Request, error: Any) -> JSONResponse:
+        return answer(Refusal("malformed", first_fault(error.errors())))
+
+    async def routed(request: Request, error: Any) -> JSONResponse:
+        if error.status_code == 404:
+            return answer(Refusal("not_found", "there is no such path; see /openapi.json"))
+        if error.status_code == 405:
+            made = answer(Refusal("not_allowed", f"not with {request.method[:20]}"))
+            made.headers.update(error.headers or {})
+            return made
+        return answer(Refusal("malformed", "no body that can be read"))
+
+    async def failed(request: Request, error: Exception) -> JSONResponse:
+        return answer(Refusal("internal", "a fault of the service; its log says more"))
+
+    app.add_exception_handler(Refusal, refused)
+    app.add_exception_handler(RequestValidationError, malformed)
+    app.add_exception_handler(HTTPException, routed)
+    app.add_exception_handler(Exception, failed)

@@ -1,0 +1,36 @@
+"""Token buckets: how many messages a second, by client."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+#: Clients remembered; the one that was heard of longest ago is forgotten first.
+KEYS = 4096
+
+
+class Buckets:
+    """A bucket for each key, full at first.
+
+    Args:
+        rate: tokens a second. burst: what a bucket holds.
+        now: seconds, ascending.
+    """
+
+    def __init__(
+        self, rate: float, burst: float, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.rate, self.burst, self._now = rate, burst, now
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, key: str) -> bool:
+        """Take a token from ``key``'s bucket; False if it is empty."""
+        now = self._now()
+        held, at = self._buckets.pop(key, (self.burst, now))
+        held = min(self.burst, held + (now - at) * self.rate)
+        ok = held >= 1.0
+        self._buckets[key] = (held - 1.0 if ok else held, now)
+        if len(self._buckets) > KEYS:
+            self._buckets.popitem(last=False)
+        return ok

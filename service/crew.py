@@ -1,0 +1,93 @@
+"""The model of a process, set up for its robots: seats, and the threads that step them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from wmrt.core.errors import UnsupportedError
+from wmrt.runtime.group import SessionGroup
+from wmrt.runtime.world_model import WorldModel
+from wmrt.service.placement import default_cpu
+from wmrt.service.seats import Gather, ModelSeat, Seat
+from wmrt.service.settings import ServeSettings
+from wmrt.service.worker import Worker
+
+
+class Crew:
+    """Seats and their workers.
+
+    One robot, or several models, are stepped by one thread, one after the other. A group has a
+    thread for each robot's breakers, and one more that steps all of them on one read of the
+    weights. The thread that steps is the pinned one.
+
+    Attributes:
+        seats: one per robot. workers: of each seat.
+        described: for people: how it steps and where.
+    """
+
+    def __init__(
+        self, seats: Sequence[Seat], settings: ServeSettings, gather: Gather | None = None
+    ) -> None:
+        cpu = default_cpu() if settings.cpu is None else settings.cpu
+        self.seats = tuple(seats)
+        self._gather = gather
+        stepper = Worker(
+            "wmrt-steps", cpu, settings.priority, None if gather is None else gather.run
+        )
+        self._stepper = stepper
+        if gather is None:
+            self.workers: tuple[Worker, ...] = (stepper,) * len(self.seats)
+        else:
+            self.workers = tuple(Worker(f"wmrt-robot-{i}") for i in range(len(self.seats)))
+        self.described: dict[str, Any] = {
+            "robots": len(self.seats),
+            "shared_read_of_weights": gather is not None,
+            "inference_thread": stepper.placed,
+        }
+
+    def close(self) -> None:
+        """End the threads, after what they were given."""
+        for worker in self.workers:
+            worker.close()
+        if self._gather is not None:
+            self._gather.close()
+            self._stepper.close()
+
+
+def load_crew(settings: ServeSettings) -> Crew:
+    """The model that the settings name, for as many robots.
+
+    Raises:
+        WmrtError: a model, recipe or device that cannot be had.
+    """
+    recipe = settings.recipe
+    model = WorldModel.from_pretrained(
+        settings.model,
+        recipe=recipe,
+        device=settings.device,
+        executor=settings.executor,
+        threads=settings.threads,
+    )
+    crew = _seated(model, settings)
+    crew.described.update(
+        model=settings.model,
+        model_sha256=model.weights_sha256,
+        recipe=model.recipe.name,
+        provenance_env=model.provenance.get("env"),
+        resolved=model.report().resolved,
+    )
+    return crew
+
+
+def _seated(model: WorldModel, settings: ServeSettings) -> Crew:
+    if settings.robots == 1:
+        return Crew([ModelSeat(model)], settings)
+    try:
+        gather = Gather(SessionGroup(model, settings.robots))
+    except UnsupportedError as error:  # under another executor: a fork each, stepped in turn
+        forks = [model, *(model.fork() for _ in range(settings.robots - 1))]
+        crew = Crew([ModelSeat(fork) for fork in forks], settings)
+        crew.described["shared_read_of_weights_reason"] = str(error)
+        return crew
+    return Crew(gather.seats, settings, gather)

@@ -1,0 +1,187 @@
+"""What clients send: binary observations, JSON ones, and the requests of the control plane."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from wmrt.core.errors import SchemaError, StateError
+from wmrt.core.wire import (
+    FLOATS,
+    VERSION,
+    Observed,
+    WireError,
+    session_number,
+    unpack_observed,
+)
+from wmrt.core.wire_state import StateLayout
+from wmrt.service.refusals import Refusal
+
+_ROBOT = "Name of the robot: letters, digits, dots, hyphens and underscores."
+_SESSION = "16 hex digits, as opening the session gave them."
+Whole = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
+Measured = Annotated[
+    list[Annotated[float, Field(allow_inf_nan=False)]],
+    Field(max_length=256, description="Where the actuators are, normalised to [-1, 1]."),
+]
+
+
+class ObservationMessage(BaseModel):
+    """One observation."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {
+                    "version": 1,
+                    "robot": "r2",
+                    "session": "0123456789abcdef",
+                    "epoch": 0,
+                    "sequence": 1,
+                    "captured_ns": 81234567890,
+                    "sent_ns": 81234999999,
+                    "state": {"ego_speed": 25.0, "lane": "left", "front_gap": None},
+                }
+            ]
+        },
+    )
+    version: int = Field(ge=VERSION, le=VERSION, strict=True)
+    robot: str = Field(description=_ROBOT)
+    session: str = Field(description=_SESSION)
+    epoch: Whole = Field(description="Counts the session's resets.")
+    sequence: Whole = Field(description="Ascending within the session.")
+    captured_ns: Whole | None = Field(None, description="When it was captured, sender's clock.")
+    sent_ns: Whole | None = Field(None, description="When it was sent, sender's clock.")
+    state: dict[str, Any] = Field(description="Field name to value; None is unknown.")
+
+    def observed(self) -> Observed:
+        """As the rest of the service has it; `Refusal` for a session that is none."""
+        return Observed(
+            *(self.robot, read_session(self.session), self.epoch, self.sequence, self.state),
+            *(self.captured_ns, self.sent_ns),
+        )
+
+
+class OpenMessage(BaseModel):
+    """Opens a session, or goes on with one; over HTTP also starts a new episode of it."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"version": 1, "robot": "r2"},
+                {"version": 1, "robot": "r2", "session": "0123456789abcdef", "measured": [0, 0.1]},
+            ]
+        },
+    )
+    version: int = Field(VERSION, ge=VERSION, le=VERSION, strict=True)
+    robot: str = Field(description=_ROBOT)
+    session: str | None = Field(None, description=_SESSION)
+    measured: Measured | None = None
+
+
+class OperatorMessage(BaseModel):
+    """What an operator does to a robot's breakers."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"robot": "r2", "operator": "A. Person"}]},
+    )
+    robot: str = Field(description=_ROBOT)
+    operator: str = Field("", max_length=80, description="Who does it; for the record.")
+    measured: Measured | None = None
+
+
+def read_session(text: str) -> int:
+    """A session from JSON; `Refusal` malformed for what is none."""
+    try:
+        return session_number(text)
+    except WireError as error:
+        raise Refusal("malformed", str(error)) from None
+
+
+class Reader:
+    """Reads observations for one schema."""
+
+    def __init__(self, schema: Any) -> None:
+        try:
+            self._layout: StateLayout | None = StateLayout(schema.to_json())
+            self._reason = ""
+        except SchemaError as error:
+            self._layout, self._reason = None, str(error)
+
+    def binary(self, data: bytes) -> Observed:
+        """A binary observation; `Refusal` malformed if it is none."""
+        try:
+            kind, head, body = unpack_observed(data)
+        except WireError as error:
+            raise Refusal("malformed", str(error)) from None
+        try:
+            state = self._floats(body) if kind == FLOATS else _msgpack(body)
+        except (StateError, SchemaError, msgspec.MsgspecError, RecursionError) as error:
+            raise Refusal("malformed", str(error)[:300], head.sequence) from None
+        return head._replace(state=state)
+
+    def _floats(self, body: memoryview) -> dict[str, Any]:
+        if self._layout is None:
+            raise SchemaError(self._reason)
+        return self._layout.unpack(body)
+
+
+_decode = msgspec.msgpack.Decoder(dict[str, Any]).decode
+
+
+def _msgpack(body: memoryview) -> dict[str, Any]:
+    return _decode(body)
+
+
+def read_json(model: type[BaseModel], data: dict[str, Any]) -> Any:
+    """A message of ``model``; `Refusal` malformed says what is wrong with which field."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise Refusal("malformed", first_fault(error.errors())) from None
+
+
+def first_fault(errors: Any) -> str:
+    """The first thing that is wrong, without what was given: it may be large, or no JSON."""
+    first = errors[0]
+    place = ".".join(str(part)[:40] for part in first["loc"] if part != "body")
+    return f"{place}: {first['msg']}"[:300] if place else str(first["msg"])[:300]
+
+
+def opened_json(host: Any, opened: Any) -> dict[str, Any]:
+    """What a client gets that opens a session, or resets it."""
+    session = opened.session
+    return {
+        "kind": "opened",
+        "version": VERSION,
+        "robot": session.robot,
+        "session": f"{session.id:016x}",
+        "epoch": session.epoch,
+        "sequence": opened.sequence,
+        "memory": opened.memory,
+        "resumed": opened.resumed,
+        "schema_hash": host.schema.hash,
+        "period": host.settings.period,
+        "clock": host.settings.clock,
+    }
+
+
+def schema_json(host: Any) -> dict[str, Any]:
+    """States and actions that the service takes and gives."""
+    return {
+        "schema": host.schema.to_json(),
+        "schema_hash": host.schema.hash,
+        "actions": host.actions.to_json(),
+        "period": host.settings.period,
+    }
+
+
+def dumps(data: dict[str, Any]) -> str:
+    """JSON without NaN or infinities, which is no JSON."""
+    return json.dumps(data, allow_nan=False, separators=(",", ":"))

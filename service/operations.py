@@ -1,0 +1,131 @@
+"""What people ask of a service: how it is, and its breakers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Literal
+
+from wmrt import __version__
+from wmrt.core.wire import VERSION
+from wmrt.service.host import Host
+from wmrt.service.messages import OperatorMessage
+from wmrt.service.refusals import Refusal
+from wmrt.service.registry import Place
+
+#: Events of a robot's breakers that are shown.
+EVENTS = 50
+#: Seconds to wait for a step that runs before its robot's counters are called busy.
+PATIENCE = 1.0
+#: Whoever may send an observation may also do these; the others take the operator's token.
+FREE = frozenset({"estop", "disengage"})
+Action = Literal["reset", "engage", "disengage", "estop", "release"]
+
+
+def info(host: Host) -> dict[str, Any]:
+    """What runs, and how its robots are. Nothing of it waits for a step."""
+    settings = host.settings
+    return {
+        "wmrt": __version__,
+        "version": VERSION,
+        "ready": not host.reasons(),
+        "reasons": host.reasons(),
+        "period": settings.period,
+        "deadline": settings.period if settings.deadline is None else settings.deadline,
+        "clock": settings.clock,
+        "on_second_client": settings.on_second_client,
+        "limits": {
+            "robots": settings.robots,
+            "body_bytes": settings.max_body,
+            "messages_per_s": settings.rate,
+            "connections": settings.connections,
+        },
+        "crew": host.crew.described,
+        "schema_hash": host.schema.hash,
+        "refusals": dict(host.counts),
+        "snapshots": None
+        if host.registry.store is None
+        else {"written": host.registry.store.written, "failed": host.registry.store.failed},
+        "audit_lost": host.audit.lost,
+        "robots": {name: _robot(place) for name, place in host.registry.places.items()},
+    }
+
+
+def _robot(place: Place) -> dict[str, Any]:
+    session, breakers = place.session, place.desk.breakers
+    return {
+        "epoch": session.epoch,
+        "sequence": session.sequence,
+        "connected": session.holder is not None,
+        "observations": dict(session.counts),
+        "step": breakers.step,
+        "breakers": breakers.state.value,
+        "engaged": breakers.engaged,
+    }
+
+
+async def breakers(host: Host, robot: str | None) -> dict[str, Any]:
+    """State, counters and last events of a robot's breakers, or of all robots'."""
+    names = list(host.registry.places) if robot is None else [robot]
+    places = [host.registry.place(name) for name in names]
+    told = await asyncio.gather(*(_breakers(place) for place in places))
+    return {"robots": dict(zip(names, told, strict=True))}
+
+
+async def _breakers(place: Place) -> dict[str, Any]:
+    desk = place.desk
+
+    def read() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        events = desk.breakers.events.snapshot()[-EVENTS:]
+        return desk.controller.stats(), [event.to_json() for event in events]
+
+    told: dict[str, Any] = {**_robot(place), "busy": False, "stats": None, "events": None}
+    try:
+        future = asyncio.wrap_future(desk.call(read))
+        told["stats"], told["events"] = await asyncio.wait_for(future, PATIENCE)
+    except asyncio.TimeoutError:  # a step runs for longer than that
+        told["busy"] = True
+    return plain(told)  # type: ignore[no-any-return]
+
+
+def plain(value: Any) -> Any:
+    """JSON data; numbers that are none as text, because a sensor's NaN belongs in the record."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return str(value)
+    return value
+
+
+async def operate(
+    host: Host, action: Action, message: OperatorMessage, operator: bool, client: str
+) -> dict[str, Any]:
+    """Do something to a robot's breakers, and say what they are then.
+
+    Raises:
+        Refusal: it takes the operator's token; the robot is not known; the breakers refuse it.
+    """
+    if action not in FREE and not operator:
+        how = "send it as the bearer token"
+        if host.settings.operator_token is None:
+            how = "this service has none; set WMRT_SERVE_OPERATOR_TOKEN where it runs"
+        host.audit.note("forbidden", action=action, robot=message.robot[:80], client=client)
+        raise Refusal("forbidden", f"{action} takes the operator's token: {how}")
+    place = host.registry.place(message.robot)
+    controller, name = place.desk.controller, message.operator
+    try:
+        if action in ("estop", "release"):  # never behind a step that runs
+            controller.estop(action == "estop")
+        elif action == "disengage":
+            await host.registry.in_thread(place, controller.disengage)
+        elif action == "engage":
+            await host.registry.in_thread(place, lambda: controller.engage(name, message.measured))
+        else:
+            await host.registry.in_thread(place, lambda: controller.reset_latch(name))
+    finally:
+        host.audit.note(
+            f"breakers_{action}", robot=message.robot, operator=name, client=client,
+            state=place.desk.breakers.state.value,
+        )  # fmt: skip
+    return _robot(place)

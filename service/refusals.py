@@ -1,0 +1,19 @@
+"""A refusal as an exception within the service."""
+
+from __future__ import annotations
+
+from wmrt.core.errors import ServiceError
+from wmrt.core.wire import REFUSALS, Refused
+
+
+class Refusal(ServiceError):
+    """Says no to a client, by a name of `wmrt.core.wire.REFUSALS`; nothing else is told to it."""
+
+    def __init__(self, name: str, message: str, sequence: int | None = None) -> None:
+        super().__init__(message, name)
+        self.status = REFUSALS[name]
+        self.sequence = sequence
+
+    @property
+    def refused(self) -> Refused:
+        return Refused(self.name, str(self), self.sequence)

@@ -1,0 +1,190 @@
+"""What every request passes before anything looks at it: host, origin, token, size, rate.
+
+Pure ASGI around the application; a WebSocket's messages do not pass through it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+
+from wmrt.core.wire import refused_json
+from wmrt.service.audit import Audit
+from wmrt.service.buckets import Buckets
+from wmrt.service.refusals import Refusal
+from wmrt.service.settings import LOOPBACK, ServeSettings
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+#: Seconds that a request has until its body is there.
+BODY_SECONDS = 10.0
+#: Paths that need no token: they tell whether, never what.
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+
+
+class Tokens:
+    """Compares bearer tokens. Digests are compared, in a time that depends on neither token."""
+
+    def __init__(self, token: SecretStr | None, operator: SecretStr | None) -> None:
+        self._client, self._operator = _digest(token), _digest(operator)
+        self.needed = token is not None
+        self.has_operator = operator is not None
+
+    def rights(self, authorization: str | None) -> tuple[bool, bool]:
+        """Whether this header lets in, and whether it is the operator's."""
+        scheme, _, given = (authorization or "").partition(" ")
+        own = hashlib.sha256(given.strip().encode()).digest() if scheme.lower() == "bearer" else b""
+        operator = self._operator is not None and hmac.compare_digest(own, self._operator)
+        client = self._client is None or hmac.compare_digest(own, self._client)
+        return client or operator, operator
+
+
+def _digest(token: SecretStr | None) -> bytes | None:
+    return None if token is None else hashlib.sha256(token.get_secret_value().encode()).digest()
+
+
+class Gate:
+    """Lets a request through to ``app``, or refuses it.
+
+    Sets ``scope["state"]["operator"]`` for what only an operator may do, and
+    ``scope["state"]["client"]``, a name for limits and the audit log.
+
+    Args:
+        buckets: messages a second, by client.
+
+    Attributes:
+        connections: requests and WebSockets at this time.
+    """
+
+    def __init__(
+        self, app: ASGIApp, settings: ServeSettings, audit: Audit, buckets: Buckets
+    ) -> None:
+        self.app, self._settings, self._audit = app, settings, audit
+        self._tokens = Tokens(settings.token, settings.operator_token)
+        self._names = {*LOOPBACK, "::1", settings.host, *settings.names}
+        self.connections = 0
+        self._buckets = buckets
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        try:
+            state = scope.setdefault("state", {})
+            state["client"] = client_name(scope)
+            state["operator"] = self._check(scope)
+        except Refusal as refusal:
+            await refuse(scope, receive, send, refusal)
+            return
+        self.connections += 1
+        try:
+            if scope["type"] == "http":
+                receive = await _body(receive, self._settings.max_body)
+            await self.app(scope, receive, send)
+        except Refusal as refusal:  # of the body; the application turns its own into answers
+            await refuse(scope, receive, send, refusal)
+        finally:
+            self.connections -= 1
+
+    def _check(self, scope: Scope) -> bool:
+        """Whether it is the operator; `Refusal` for what may not pass."""
+        headers = {
+            name.decode("latin-1").lower(): v.decode("latin-1") for name, v in scope["headers"]
+        }
+        client = scope["state"]["client"]
+        # Probes are let through when clients are many: that is when somebody looks.
+        if scope["path"] not in OPEN_PATHS:
+            if self.connections >= self._settings.connections:
+                raise Refusal(
+                    "too_many_connections", f"{self.connections} connections, which is the limit"
+                )
+            if not self._buckets.take(client):
+                raise too_fast(self._settings.rate)
+        self._check_site(headers)
+        entitled, operator = self._tokens.rights(headers.get("authorization"))
+        if not entitled and scope["path"] not in OPEN_PATHS:
+            self._audit.note("unauthorized", client=client, path=str(scope["path"])[:80])
+            raise Refusal("unauthorized", "send the token: Authorization: Bearer <token>")
+        size = headers.get("content-length", "")
+        if size.isdigit() and int(size) > self._settings.max_body:
+            raise _too_large(self._settings.max_body)
+        return operator
+
+    def _check_site(self, headers: dict[str, str]) -> None:
+        """No page of another site may speak for whoever looks at it, nor reach this host under a
+        name that the page's owner has made up."""
+        host = headers.get("host", "")
+        name = urlsplit(f"//{host}").hostname or ""
+        if host and not self._settings.open and name not in self._names:
+            raise Refusal("forbidden", f"this service is not called {name[:80]}; see --name")
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            raise Refusal("forbidden", "requests from pages of other sites are not served")
+
+
+def client_name(scope: Any) -> str:
+    """Whom limits and the audit log mean: the peer's address, or ``unix``."""
+    peer = scope.get("client")
+    return str(peer[0]) if peer and peer[0] else "unix"
+
+
+def too_fast(rate: float) -> Refusal:
+    return Refusal("too_fast", f"more than {rate:g} messages a second")
+
+
+def _too_large(limit: int) -> Refusal:
+    return Refusal("too_large", f"more than {limit} bytes, which is the limit")
+
+
+async def _body(receive: Receive, limit: int) -> Receive:
+    """Read a body whole, so that one that is too large or too slow is told as such, and give a
+    ``receive`` that has it. `Refusal` too_large or too_slow."""
+    parts: list[bytes] = []
+
+    async def read() -> bool:
+        size, more = 0, True
+        while more:
+            message = await receive()
+            if message["type"] != "http.request":
+                return False
+            parts.append(message.get("body", b""))
+            size, more = size + len(parts[-1]), message.get("more_body", False)
+            if size > limit:
+                raise _too_large(limit)
+        return True
+
+    try:
+        whole = await asyncio.wait_for(read(), BODY_SECONDS)
+    except asyncio.TimeoutError:
+        raise Refusal("too_slow", f"no whole request within {BODY_SECONDS:g} s") from None
+    waiting = [{"type": "http.request", "body": b"".join(parts), "more_body": False}]
+
+    async def again() -> Message:
+        if whole and waiting:
+            return waiting.pop()
+        return await receive() if whole else {"type": "http.disconnect"}
+
+    return again
+
+
+async def refuse(scope: Scope, receive: Receive, send: Send, refusal: Refusal) -> None:
+    """Answer with a refusal, to a request or to the opening of a WebSocket."""
+    body = json.dumps(refused_json(refusal.refused)).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    if refusal.name == "unauthorized":
+        headers.append((b"www-authenticate", b"Bearer"))
+    if refusal.name in ("too_large", "too_slow"):  # what is left of the body is not read
+        headers.append((b"connection", b"close"))
+    prefix = "http"
+    if scope["type"] == "websocket":
+        prefix = "websocket.http"
+        await receive()  # websocket.connect
+    await send({"type": f"{prefix}.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": f"{prefix}.response.body", "body": body, "more_body": False})

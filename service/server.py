@@ -1,0 +1,171 @@
+"""One process: sockets, uvicorn, a stop that loses nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import socket
+import ssl
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from wmrt.core.errors import UsageError, WmrtError
+from wmrt.service.app import make_app
+from wmrt.service.audit import Audit
+from wmrt.service.crew import Crew
+from wmrt.service.host import Host
+from wmrt.service.settings import ServeSettings
+
+#: Connections that wait to be accepted.
+BACKLOG = 512
+
+
+class Server(uvicorn.Server):
+    """Answers what is in work before it closes a connection.
+
+    Attributes:
+        host: the robots. gate: the application. stopped_by: the signal that ended it, if one did.
+        failure: why it ended by itself.
+    """
+
+    def __init__(self, crew: Crew, settings: ServeSettings, options: dict[str, Any] | None = None):
+        self.host = Host(crew, settings, Audit(settings.audit), options)
+        self.stopped_by: int | None = None
+        self.failure: BaseException | None = None
+        self.gate = make_app(self.host, self._failed)
+        super().__init__(_configuration(self.gate, settings))
+
+    def _failed(self, error: BaseException) -> None:
+        self.failure, self.should_exit = error, True
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A second Ctrl-C does not wait for anything."""
+        if self.should_exit and sig == signal.SIGINT:
+            self.force_exit = True
+        self.stopped_by, self.should_exit = sig, True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if not self.force_exit:
+            await self.host.drain()
+        await super().shutdown(sockets)
+
+    def run_on(self, sockets: list[socket.socket]) -> None:
+        """Serve until a signal comes. `WmrtError` if the model fails as it is warmed up."""
+        self.run(sockets)
+        self.host.audit.close()
+        if self.failure is not None:
+            if isinstance(self.failure, WmrtError):
+                raise self.failure
+            raise WmrtError(f"the model cannot be stepped: {self.failure}") from self.failure
+
+
+def _configuration(app: Any, settings: ServeSettings) -> uvicorn.Config:
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        ws="websockets-sansio",
+        ws_max_size=settings.max_body,
+        ws_per_message_deflate=False,  # 200 bytes are not worth the time
+        ws_ping_interval=settings.ping,
+        ws_ping_timeout=settings.ping,
+        lifespan="on",
+        log_config=None,
+        access_log=False,  # neither a line a step, nor one a probe
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=5,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+    )
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(
+            f"tls_cert {settings.tls_cert}, tls_key {settings.tls_key}: {error}"
+        ) from None
+    return config
+
+
+@contextlib.contextmanager
+def listening(settings: ServeSettings) -> Iterator[list[socket.socket]]:
+    """The sockets of the settings, bound. A Unix socket is its owner's alone (mode 600), and its
+    file is removed at the end. Raises `UsageError` for an address that cannot be had."""
+    with contextlib.ExitStack() as stack:
+        sockets = []
+        if settings.socket is not None:
+            sockets.append(stack.enter_context(_unix(settings.socket)))
+        if settings.tcp_port is not None:
+            sockets.append(stack.enter_context(_tcp(settings.host, settings.tcp_port)))
+        yield sockets
+
+
+@contextlib.contextmanager
+def _unix(path: Path) -> Iterator[socket.socket]:
+    _remove_left_over(path)
+    own = socket.socket(socket.AF_UNIX)
+    before = os.umask(0o177)
+    try:
+        own.bind(str(path))
+    except OSError as error:
+        own.close()
+        raise UsageError(f"socket {path}: {error.strerror or error}") from None
+    finally:
+        os.umask(before)
+    try:
+        own.listen(BACKLOG)
+        yield own
+    finally:
+        own.close()
+        path.unlink(missing_ok=True)
+
+
+def _remove_left_over(path: Path) -> None:
+    """Remove the socket of a process that was killed; `UsageError` if it lives, or is no socket."""
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise UsageError(f"socket {path}: there is something else of that name")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            path.unlink(missing_ok=True)
+            return
+        except OSError as error:
+            raise UsageError(f"socket {path}: {error.strerror or error}") from None
+    raise UsageError(f"socket {path}: another process listens there")
+
+
+@contextlib.contextmanager
+def _tcp(host: str, port: int) -> Iterator[socket.socket]:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        own = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        hint = "; another process listens there" if error.errno == errno.EADDRINUSE else ""
+        raise UsageError(f"{host}, port {port}: {error.strerror or error}{hint}") from None
+    with own:
+        yield own
+
+
+def addresses(sockets: list[socket.socket], settings: ServeSettings) -> list[str]:
+    """Where clients reach it, as `wmrt.client.connect` takes it."""
+    scheme = "ws" if settings.tls_cert is None else "wss"
+    found = []
+    for own in sockets:
+        name = own.getsockname()
+        if own.family == socket.AF_UNIX:
+            found.append(f"unix:{name}")
+        else:
+            host = f"[{name[0]}]" if ":" in name[0] else name[0]
+            found.append(f"{scheme}://{host}:{name[1]}")
+    return found

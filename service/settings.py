@@ -1,0 +1,135 @@
+"""Settings of a service: arguments of `wmrt serve`, else ``WMRT_SERVE_...`` in the environment."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from wmrt.core.errors import UsageError
+from wmrt.kernels.native.step import ROBOTS
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+#: Shorter bearer tokens can be guessed.
+TOKEN_CHARACTERS = 16
+
+
+class ServeSettings(BaseSettings):
+    """What one process serves, to whom, and within which limits.
+
+    Attributes:
+        model, recipe, device, executor, threads: as of `WorldModel.from_pretrained`.
+        robots: how many, on one read of the weights.
+        period, deadline: of the control loop, seconds.
+        clock: ``system``, or ``step`` for simulators that do not run in real time: every
+            observation then counts as one period, and capture times are not looked at.
+        max_age: seconds an observation may be old.
+        socket: path of a Unix socket. host, port: of TCP; port None for none when there is a
+            socket, else 8420.
+        open: allow a host that other machines reach; needs a token.
+        token: every request carries it as a bearer token. operator_token: what resets breakers.
+        on_second_client: what happens to a second client for a robot that one holds.
+        hold: seconds for which a client that is not connected any more still holds its robot.
+        idle: seconds without a client after which a robot gives its place to another one.
+        snapshots: folder of the robots' memories. snapshot_every: seconds between two; 0: only when
+            the service stops.
+        max_body: bytes of a request or message. rate: messages a second, by client. connections:
+            at one time, requests included.
+        ping: seconds between two questions whether a client is still there; it has as long again.
+        cpu: processor of the inference thread, -1 for any. priority: its SCHED_FIFO priority, 0
+            for none.
+        drain: seconds that steps in work get when the service stops.
+        audit: file that gets a JSON line for everything that concerns access and breakers.
+        tls_cert, tls_key: PEM files.
+        names: further names under which clients reach this host.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="WMRT_SERVE_", extra="forbid", frozen=True)
+
+    model: str = "highway"
+    recipe: str | None = None
+    device: str = "cpu"
+    executor: Literal["auto", "native", "triton", "eager"] = "auto"
+    threads: int | None = Field(None, ge=1)
+    robots: int = Field(1, ge=1, le=ROBOTS)
+    period: float = Field(0.1, gt=0, allow_inf_nan=False)
+    deadline: float | None = Field(None, gt=0, allow_inf_nan=False)
+    clock: Literal["system", "step"] = "system"
+    max_age: float | None = Field(None, gt=0, allow_inf_nan=False)
+    socket: Path | None = None
+    host: str = "127.0.0.1"
+    port: int | None = Field(None, ge=0, le=65535)
+    open: bool = False
+    token: SecretStr | None = None
+    operator_token: SecretStr | None = None
+    on_second_client: Literal["refuse", "takeover"] = "refuse"
+    hold: float = Field(10.0, gt=0, allow_inf_nan=False)
+    idle: float = Field(600.0, ge=0, allow_inf_nan=False)
+    snapshots: Path | None = None
+    snapshot_every: float = Field(5.0, ge=0, allow_inf_nan=False)
+    max_body: int = Field(1 << 20, ge=1024)
+    rate: float = Field(2000.0, gt=0, allow_inf_nan=False)
+    connections: int = Field(256, ge=1)
+    ping: float = Field(20.0, gt=0, allow_inf_nan=False)
+    cpu: int | None = Field(None, ge=-1)
+    priority: int = Field(0, ge=0, le=99)
+    drain: float = Field(5.0, ge=0, allow_inf_nan=False)
+    audit: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    names: tuple[str, ...] = ()
+
+    @field_validator("token", "operator_token")
+    @classmethod
+    def _long(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            text = value.get_secret_value()
+            if len(text) < TOKEN_CHARACTERS or not re.fullmatch(r"[\x21-\x7e]+", text):
+                raise ValueError(
+                    f"a token has at least {TOKEN_CHARACTERS} visible ASCII characters; make one "
+                    "with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+                )
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ServeSettings:
+        if self.tcp_port is not None and self.host not in LOOPBACK:
+            if not self.open:
+                raise ValueError(
+                    f"host {self.host} is reached by other machines; pass --open to mean it"
+                )
+            if self.token is None:
+                raise ValueError(f"host {self.host} is open to other machines and needs a token")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key go together; give both or none")
+        if self.tls_cert is not None and self.socket is not None:
+            raise ValueError("TLS is for TCP; a service on a Unix socket has none, leave one out")
+        if self.token is not None and self.operator_token is not None:
+            if self.token.get_secret_value() == self.operator_token.get_secret_value():
+                raise ValueError("token and operator_token are one; an operator has one of its own")
+        return self
+
+    @property
+    def tcp_port(self) -> int | None:
+        """Port to listen on; None for none."""
+        return 8420 if self.port is None and self.socket is None else self.port
+
+
+def read_settings(**given: Any) -> ServeSettings:
+    """Settings from arguments (None is not given) and the environment.
+
+    Raises:
+        UsageError: the first thing that is wrong, with the name of its setting.
+    """
+    try:
+        return ServeSettings(**{key: value for key, value in given.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        name = ".".join(str(part) for part in first["loc"]) or "settings"
+        said = first["msg"].removeprefix("Value error, ")
+        value = first.get("input")
+        shown = "" if "token" in name or name == "settings" else f", got {str(value)[:80]!r}"
+        raise UsageError(f"{name}: {said}{shown}") from None

@@ -1,0 +1,219 @@
+"""The WebSocket: one connection, one robot. Binary messages carry the control step, text the rest.
+
+Plain ASGI, without a framework between a message and the robot's mailbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from wmrt.core.wire import Acted, WireError, acted_json, pack_acted, read_text, refused_json
+from wmrt.service.buckets import Buckets
+from wmrt.service.host import Host
+from wmrt.service.messages import (
+    ObservationMessage,
+    OpenMessage,
+    Reader,
+    dumps,
+    opened_json,
+    read_json,
+    read_session,
+    schema_json,
+)
+from wmrt.service.refusals import Refusal
+from wmrt.service.security import too_fast
+from wmrt.service.sessions import Session
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+#: Seconds from the connection to its first message.
+OPENING = 5.0
+#: Refusals and other texts that wait for a slow client; the oldest goes first.
+TEXTS = 64
+#: Close codes of applications begin here; the status of the refusal is added.
+CODES = 4000
+
+
+class Stream:
+    """The application at ``/v1/stream``."""
+
+    def __init__(self, host: Host, buckets: Buckets) -> None:
+        self._host, self._buckets = host, buckets
+        self._reader = Reader(host.schema)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()  # websocket.connect
+        await send({"type": "websocket.accept"})
+        client = scope["state"]["client"]
+        link = Link(self._host, self._reader, receive, send, partial(self._buckets.take, client))
+        await link.run()
+
+
+class Link:
+    """One connection.
+
+    Answers wait in a place for one: a client that reads slowly gets the newest. Texts wait in a
+    line of `TEXTS`.
+    """
+
+    def __init__(
+        self, host: Host, reader: Reader, receive: Receive, send: Send, allowed: Any
+    ) -> None:
+        self._host, self._reader, self._allowed = host, reader, allowed
+        self._receive, self._send = receive, send
+        self._session: Session | None = None
+        self._answer: bytes | str | None = None
+        self._texts: deque[str] = deque(maxlen=TEXTS)
+        self._wake = asyncio.Event()
+        self._closing: tuple[int, str] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Until one of the two sides ends it."""
+        released = False
+        writer = asyncio.create_task(self._write())
+        try:
+            await self._open()
+            while self._closing is None:
+                message = await self._receive()
+                if message["type"] != "websocket.receive":
+                    released = message.get("code") == 1000
+                    break
+                await self._take(message)
+        except Refusal as refusal:
+            self.expel(refusal)
+        finally:
+            if self._session is not None:
+                self._session.leave(self, time.monotonic(), released)
+            if self._closing is not None:  # what is to be said is said before it closes
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(asyncio.shield(writer), OPENING)
+            for task in (writer, *self._tasks):
+                task.cancel()
+            await asyncio.gather(writer, *self._tasks, return_exceptions=True)
+
+    def expel(self, refusal: Refusal) -> None:
+        """Tell the client why, and close."""
+        self._text(refused_json(refusal.refused))
+        self._closing = (CODES + refusal.status, refusal.name)
+        self._wake.set()
+
+    async def _open(self) -> None:
+        """The first message has to open a session. `Refusal` if it does not."""
+        try:
+            message = await asyncio.wait_for(self._receive(), OPENING)
+        except asyncio.TimeoutError:
+            raise Refusal("too_slow", f"no session was opened within {OPENING:g} s") from None
+        data = self._json(message.get("text"))
+        if data.pop("kind") != "open":
+            raise Refusal("malformed", "the first message opens a session: a text of kind open")
+        wanted: OpenMessage = read_json(OpenMessage, data)
+        session = None if wanted.session is None else read_session(wanted.session)
+        opened = await self._host.open(wanted.robot, session, wanted.measured, self)
+        self._session = opened.session
+        self._text({**opened_json(self._host, opened), **schema_json(self._host)})
+
+    def _json(self, text: str | None) -> dict[str, Any]:
+        if text is None:
+            raise Refusal("malformed", "a text is expected here, a JSON object")
+        try:
+            return read_text(text)
+        except WireError as error:
+            raise Refusal("malformed", str(error)) from None
+
+    async def _take(self, message: Any) -> None:
+        """One message of an open connection; what is wrong with it is answered."""
+        if not self._allowed():
+            refusal = too_fast(self._host.settings.rate)
+            self._text(refused_json(refusal.refused))
+            await asyncio.sleep(1.0 / self._host.settings.rate)  # and the client's sends wait
+            return
+        try:
+            data = message.get("bytes")
+            if data is None:
+                self._take_text(message.get("text"))
+                return
+            seen = self._reader.binary(data)
+            self._own(seen.robot, seen.sequence)
+            self._host.submit(seen, self._done_binary)
+        except Refusal as refusal:
+            self._text(refused_json(refusal.refused))
+
+    def _take_text(self, text: str | None) -> None:
+        data = self._json(text)
+        kind = data.pop("kind")
+        if kind == "observation":
+            seen = read_json(ObservationMessage, data).observed()
+            self._own(seen.robot, seen.sequence)
+            self._host.submit(seen, self._done_text)
+        elif kind == "reset":
+            wanted: OpenMessage = read_json(OpenMessage, data)
+            self._own(wanted.robot, None)
+            task = asyncio.create_task(self._reset(wanted))  # it may wait for a step
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            raise Refusal("malformed", f"kind {kind[:40]!r}: observation or reset")
+
+    def _own(self, robot: str, sequence: int | None) -> None:
+        own = None if self._session is None else self._session.robot
+        if robot != own:
+            raise Refusal("malformed", f"this connection is robot {own}'s, not {robot}'s", sequence)
+
+    async def _reset(self, wanted: OpenMessage) -> None:
+        assert self._session is not None  # messages are taken after it is open
+        own = self._session.id
+        try:
+            session = own if wanted.session is None else read_session(wanted.session)
+            opened = await self._host.reset(wanted.robot, session, wanted.measured)
+        except Refusal as refusal:
+            self._text(refused_json(refusal.refused))
+        else:
+            self._text(opened_json(self._host, opened))
+
+    # Answers
+
+    def _done_binary(self, answer: Acted | Refusal) -> None:
+        if isinstance(answer, Refusal):
+            self._text(refused_json(answer.refused))
+        else:
+            self._answer = pack_acted(answer)
+            self._wake.set()
+
+    def _done_text(self, answer: Acted | Refusal) -> None:
+        if isinstance(answer, Refusal):
+            self._text(refused_json(answer.refused))
+        else:
+            self._answer = dumps(acted_json(answer))
+            self._wake.set()
+
+    def _text(self, data: dict[str, Any]) -> None:
+        self._texts.append(dumps(data))
+        self._wake.set()
+
+    async def _write(self) -> None:
+        """Send what there is, until it is closed or the client is gone."""
+        send = self._send
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._texts:
+                    await send({"type": "websocket.send", "text": self._texts.popleft()})
+                answer, self._answer = self._answer, None
+                if isinstance(answer, bytes):
+                    await send({"type": "websocket.send", "bytes": answer})
+                elif answer is not None:
+                    await send({"type": "websocket.send", "text": answer})
+                if self._closing is not None and not self._texts:
+                    code, name = self._closing
+                    await send({"type": "websocket.close", "code": code, "reason": name})
+                    return
+        except OSError:  # the client is gone, which the other side of this connection finds too
+            return

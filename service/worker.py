@@ -1,0 +1,86 @@
+"""A thread that does one thing after the other."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from wmrt.core.errors import UsageError
+from wmrt.service.placement import place
+
+T = TypeVar("T")
+_log = logging.getLogger("wmrt.service")
+
+
+class Worker:
+    """Runs what it is given, in order, in its own thread; started at once.
+
+    Args:
+        name: of the thread.
+        cpu, priority: see `place`.
+        run: what the thread does instead of waiting for `put`.
+
+    Attributes:
+        placed: what it got of them, once it runs.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        cpu: int | None = None,
+        priority: int = 0,
+        run: Callable[[], object] | None = None,
+    ) -> None:
+        self._queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._place = (cpu, priority)
+        self._body = self._serve if run is None else run
+        self._closed = False
+        self.placed: dict[str, Any] = {}
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+        self._ready.wait()
+
+    def put(self, do: Callable[[], object]) -> None:
+        """``do`` later, in this thread. It must not raise: nobody would hear of it but the log."""
+        self._queue.put(do)
+
+    def call(self, do: Callable[[], T]) -> Future[T]:
+        """``do`` later, in this thread, and what it returns or raises."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(do())
+            except BaseException as error:
+                future.set_exception(error)
+
+        if self._closed:
+            future.set_exception(UsageError("the service is stopping"))
+        else:
+            self._queue.put(run)
+        return future
+
+    def close(self, seconds: float = 5.0) -> bool:
+        """End after what is queued; False if it still runs after ``seconds``."""
+        self._closed = True
+        self._queue.put(None)
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        self.placed = place(*self._place)
+        self._ready.set()
+        self._body()
+
+    def _serve(self) -> None:
+        get = self._queue.get
+        while (do := get()) is not None:
+            try:
+                do()
+            except Exception:  # a fault of ours must not end the thread that steps the robots
+                _log.exception("worker %s", self._thread.name)

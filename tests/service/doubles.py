@@ -1,0 +1,137 @@
+"""A service in a thread of this process, over seats whose answers are known."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from tests.service.raw import Raw
+from wmrt.core.types import ActionDim, ActionSpec
+from wmrt.model.schema import StateSchema, category, flag, numeric, vector
+from wmrt.runtime.snapshot import Origin, Snapshot
+from wmrt.service.crew import Crew
+from wmrt.service.server import Server, addresses, listening
+from wmrt.service.settings import ServeSettings
+
+SCHEMA = StateSchema(
+    {
+        "canary": numeric("m", -1.0, 1.0, decimals=4, required=True),
+        "gap": numeric("m", 0.0, 100.0),
+        "pose": vector(2, "m", -10.0, 10.0),
+        "lane": category(["left", "right"]),
+        "wet": flag(),
+    },
+    neutral=(0.0, 0.0),
+)
+#: So quick that no rate limit gets between a robot and its canary.
+ACTIONS = ActionSpec(
+    (ActionDim("a", "m", -1.0, 1.0, 1e6, 1e6), ActionDim("b", "m", -1.0, 1.0, 1e6, 1e6))
+)
+
+
+class CanarySeat:
+    """Answers with the observation's canary and with how often it was asked since its reset."""
+
+    schema: Any = SCHEMA
+    actions = ACTIONS
+
+    def __init__(self, seconds: float | Callable[[], float] = 0.0) -> None:
+        self.seconds = seconds
+        self.steps = 0
+        self.seen: list[float] = []
+
+    def reset(self) -> None:
+        self.steps = 0
+        self.seen = []
+
+    def step(self, state: Mapping[str, Any], previous_action: Any) -> Any:
+        wait = self.seconds() if callable(self.seconds) else self.seconds
+        if wait:
+            time.sleep(wait)
+        self.steps += 1
+        canary = state["canary"] or 0.0
+        self.seen.append(canary)
+        return SimpleNamespace(action=np.array([canary, self.steps / 1e4], np.float32))
+
+    def snapshot(self) -> Snapshot:
+        origin = Origin("schema", {}, "weights", {"name": "canary"})
+        return Snapshot(origin, {"steps": torch.tensor([self.steps])}, torch.zeros(1), (0.0, 0.0))
+
+    def restore(self, snapshot: Snapshot) -> None:
+        self.steps = int(snapshot.tensors["steps"])
+
+    def enter(self) -> None:
+        pass
+
+    def leave(self) -> None:
+        pass
+
+
+class Running:
+    """A service that runs.
+
+    Attributes:
+        address: over its Unix socket. tcp: ``http://host:port``.
+    """
+
+    def __init__(self, settings: ServeSettings, seats: list[Any]) -> None:
+        self.seats = seats
+        self.settings = settings
+        self.server = Server(Crew(seats, settings), settings)
+        self.host = self.server.host
+        self._stack = contextlib.ExitStack()
+        sockets = self._stack.enter_context(listening(settings))
+        found = addresses(sockets, settings)
+        self.address = next((a for a in found if a.startswith("unix:")), found[0])
+        self.tcp = next((a.replace("ws://", "http://") for a in found if "ws:" in a), "")
+        self._thread = threading.Thread(target=self.server.run, args=(sockets,), daemon=True)
+        self._thread.start()
+        until(lambda: self.host.warm or self.server.should_exit)
+
+    def raw(self, token: str | None = None) -> Raw:
+        """A connection, closed at the end."""
+        return self._stack.enter_context(Raw(self.address, token))
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self._thread.join(20.0)
+        alive = self._thread.is_alive()
+        self._stack.close()
+        assert not alive
+        self.host.audit.close()
+
+
+@contextlib.contextmanager
+def service(
+    tmp_path: Path, seats: list[Any] | None = None, *, tcp: bool = False, **changes: Any
+) -> Iterator[Running]:
+    """A service on a Unix socket in ``tmp_path``, and on TCP if asked for."""
+    changes.setdefault("period", 0.01)
+    changes.setdefault("deadline", 10.0)  # what it does must not depend on how busy the machine is
+    changes.setdefault("rate", 1e6)
+    changes.setdefault("cpu", -1)
+    if tcp:
+        changes.setdefault("port", 0)
+    own = [CanarySeat()] if seats is None else seats
+    settings = ServeSettings(socket=tmp_path / "wmrt.sock", robots=len(own), **changes)
+    running = Running(settings, own)
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+def until(true: Callable[[], Any], seconds: float = 10.0) -> None:
+    """Wait until something is so."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not come to be"
+        time.sleep(0.002)

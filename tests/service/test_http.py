@@ -1,0 +1,294 @@
+"""Over HTTP: routes, what is refused and how, operators, what OpenAPI promises."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import hypothesis
+import pytest
+import schemathesis
+from schemathesis.specs.openapi import checks
+
+from tests.conftest import FULL
+from tests.service.doubles import CanarySeat, Running, service, until
+from tests.service.raw import state
+
+PROMISES = [
+    checks.content_type_conformance,
+    checks.response_schema_conformance,
+    checks.status_code_conformance,
+    schemathesis.checks.not_a_server_error,
+]
+QUIET = hypothesis.settings(
+    max_examples=200 if FULL else 8,
+    database=None,
+    suppress_health_check=list(hypothesis.HealthCheck),
+    phases=[hypothesis.Phase.generate],
+)
+TOKEN, OPERATOR = "client-" + "t" * 16, "operator-" + "o" * 16
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    with service(tmp_path, tcp=True, token=TOKEN, operator_token=OPERATOR) as one:
+        yield one
+
+
+@pytest.fixture
+def http(running: Running) -> Iterator[httpx.Client]:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    with httpx.Client(base_url=running.tcp, headers=headers, trust_env=False) as client:
+        yield client
+
+
+def opened(http: httpx.Client, robot: str = "r1", **more: Any) -> dict[str, Any]:
+    answer = http.post("/v1/reset", json={"robot": robot, **more})
+    assert answer.status_code == 200, answer.text
+    data: dict[str, Any] = answer.json()
+    return data
+
+
+def observation(own: dict[str, Any], sequence: int, **changes: Any) -> dict[str, Any]:
+    keys = {key: own[key] for key in ("robot", "session", "epoch")}
+    return {"version": 1, **keys, "sequence": sequence, "state": state(0.5), **changes}
+
+
+def name(answer: httpx.Response) -> str:
+    data = answer.json()
+    assert data["kind"] == "refused"
+    return str(data["error"]["name"])
+
+
+def test_a_control_step(http: httpx.Client) -> None:
+    own = opened(http)
+    assert own["memory"] == "fresh" and own["period"] == 0.01
+    answer = http.post("/v1/act", json=observation(own, 0))
+    assert answer.status_code == 200
+    data = answer.json()
+    assert data["action"][0] == 0.5 and data["source"] == "policy" and data["sequence"] == 0
+    again = http.post("/v1/act", json=observation(own, 0))
+    assert (again.status_code, name(again)) == (409, "duplicate")
+    lost = http.post("/v1/act", json=observation(own | {"session": "0" * 16}, 1))
+    assert (lost.status_code, name(lost)) == (409, "unknown_session")
+
+
+def test_a_reset_is_a_new_episode_of_the_session(http: httpx.Client, running: Running) -> None:
+    own = opened(http)
+    http.post("/v1/act", json=observation(own, 0))
+    held = http.post("/v1/reset", json={"robot": "r1"})
+    assert (held.status_code, name(held)) == (409, "held")
+    new = opened(http, session=own["session"], measured=[0.5, -0.5])
+    assert new["epoch"] == 1 and new["session"] == own["session"]
+    old = http.post("/v1/act", json=observation(own, 1))
+    assert name(old) == "stale_epoch"
+    assert running.host.registry.places["r1"].desk.breakers.reference == (0.5, -0.5)
+    wrong = http.post("/v1/reset", json={"robot": "r1", "session": own["session"], "measured": [1]})
+    assert (wrong.status_code, name(wrong)) == (409, "refused")
+
+
+def test_facts(http: httpx.Client) -> None:
+    schema = http.get("/v1/schema").json()
+    assert schema["schema"]["fields"][0]["name"] == "canary"
+    assert schema["actions"][0]["name"] == "a"
+    own = opened(http)
+    http.post("/v1/act", json=observation(own, 0))
+    info = http.get("/v1/info").json()
+    assert info["ready"] and info["robots"]["r1"]["observations"]["answered"] == 1
+    told = http.get("/v1/breakers").json()["robots"]["r1"]
+    assert told["breakers"] == "closed" and told["stats"]["steps"] == 1 and not told["busy"]
+    assert name(http.get("/v1/breakers?robot=r9")) == "unknown_session"
+
+
+def test_what_has_no_token_gets_nothing(running: Running) -> None:
+    with httpx.Client(base_url=running.tcp, trust_env=False) as http:
+        for path in ("/v1/info", "/v1/schema", "/openapi.json", "/nowhere", "/v1/breakers"):
+            answer = http.get(path)
+            assert (answer.status_code, name(answer)) == (401, "unauthorized"), path
+            assert answer.headers["www-authenticate"] == "Bearer"
+        basic = http.get("/v1/info", headers={"Authorization": f"Basic {TOKEN}"})
+        assert basic.status_code == 401
+        assert http.get("/healthz").json() == {"ok": True}
+        assert http.get("/readyz").json() == {"ready": True}
+
+
+def test_an_operator_resets_and_nobody_else(http: httpx.Client, running: Running) -> None:
+    own = opened(http)
+    http.post("/v1/act", json=observation(own, 0))
+    pressed = http.post("/v1/breakers/estop", json={"robot": "r1"})
+    assert pressed.status_code == 200
+    answer = http.post("/v1/act", json=observation(own, 1)).json()
+    assert answer["breakers"] == "latched" and answer["source"] == "fallback"
+    assert http.get("/readyz").status_code == 503
+    person = {"robot": "r1", "operator": "A. Person"}
+    for action in ("release", "reset", "engage"):
+        refused = http.post(f"/v1/breakers/{action}", json=person)
+        assert (refused.status_code, name(refused)) == (403, "forbidden")
+    operator = {"Authorization": f"Bearer {OPERATOR}"}
+
+    def operate(action: str, **changes: Any) -> httpx.Response:
+        return http.post(f"/v1/breakers/{action}", json=person | changes, headers=operator)
+
+    assert name(operate("reset")) == "refused"  # still pressed
+    assert operate("release").status_code == 200
+    assert name(operate("reset", operator=" ")) == "refused"  # who?
+    assert name(operate("engage")) == "refused"  # latched
+    assert operate("reset").json()["breakers"] == "open"
+    assert http.post("/v1/act", json=observation(own, 2)).json()["source"] == "fallback"
+    assert operate("engage", measured=[0.0, 0.0]).json()["engaged"] is True
+    assert http.get("/readyz").status_code == 200
+    sources = {
+        http.post("/v1/act", json=observation(own, 3 + i)).json()["source"] for i in range(8)
+    }
+    assert "policy" in sources
+    assert operate("disengage").json()["engaged"] is False
+
+
+def test_without_an_operator_s_token_nobody_resets(tmp_path: Path) -> None:
+    with service(tmp_path, tcp=True) as running:
+        http = httpx.Client(base_url=running.tcp, trust_env=False)
+        with http:
+            opened(http)
+            refused = http.post("/v1/breakers/reset", json={"robot": "r1", "operator": "A"})
+            assert name(refused) == "forbidden" and "WMRT_SERVE_OPERATOR_TOKEN" in refused.text
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, "fast", [1], None, 1e400])
+def test_a_reading_that_is_none_never_becomes_an_action(
+    http: httpx.Client, running: Running, value: Any
+) -> None:
+    own = opened(http)
+    body = json.dumps(observation(own, 0, state=state() | {"canary": value}))
+    answer = http.post("/v1/act", content=body, headers=JSON)
+    assert answer.status_code == 200, answer.text
+    data = answer.json()
+    assert data["source"] == "fallback" and data["tripped"] == [0]
+    assert all(map(math.isfinite, data["action"])) and running.seats[0].seen == []
+
+
+def test_requests_that_are_wrong_are_told_what_is(http: httpx.Client) -> None:
+    own = opened(http)
+    whole = observation(own, 0)
+    cases: list[tuple[Any, str]] = [
+        (b"", "Field required"),
+        (b"{", "JSON"),
+        (b"\xff\xfe", "JSON"),
+        (b"[" * 100_000, "no body that can be read"),
+        (b"[]", "valid dictionary"),
+        ({}, "version"),
+        ({**whole, "version": 2}, "version"),
+        ({**whole, "sequence": -1}, "sequence"),
+        ({**whole, "sequence": 1.5}, "sequence"),
+        ({**whole, "sequence": 2**63}, "sequence"),
+        ({**whole, "state": []}, "state"),
+        ({**whole, "more": 1}, "more"),
+        ({**whole, "session": "xyz"}, "16 hex digits"),
+    ]
+    for body, said in cases:
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        answer = http.post("/v1/act", content=content, headers=JSON)
+        assert (answer.status_code, name(answer)) == (400, "malformed"), body
+        assert said in answer.text, (body, answer.text)
+        assert "Traceback" not in answer.text and "/" not in answer.json()["error"]["message"]
+    assert http.get("/nowhere").status_code == 404 and name(http.get("/nowhere")) == "not_found"
+    assert name(http.put("/v1/act")) == "not_allowed"
+    assert name(http.post("/v1/breakers/explode", json={"robot": "r1"})) == "malformed"
+    assert http.post("/v1/act", json=whole).status_code == 200
+
+
+def test_a_hundred_megabytes_are_refused_unread(tmp_path: Path) -> None:
+    with service(tmp_path, tcp=True) as running:
+        with httpx.Client(base_url=running.tcp, trust_env=False) as http:
+            began = time.monotonic()
+            try:
+                answer = http.post("/v1/act", content=bytes(100_000_000))
+                assert (answer.status_code, name(answer)) == (413, "too_large")
+            except httpx.WriteError:
+                pass  # the answer came, and the connection was closed, while it still sent
+            assert time.monotonic() - began < 5.0
+
+            def parts() -> Iterator[bytes]:  # no length is told
+                for _ in range(64):
+                    yield bytes(65536)
+
+            try:
+                assert name(http.post("/v1/act", content=parts())) == "too_large"
+            except httpx.WriteError:
+                pass
+            assert http.get("/healthz").status_code == 200
+
+
+def test_pages_of_other_sites_and_made_up_names_are_refused(running: Running) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    with httpx.Client(base_url=running.tcp, headers=headers, trust_env=False) as http:
+        assert name(http.get("/v1/info", headers={"Origin": "https://evil.example"})) == "forbidden"
+        assert name(http.get("/v1/info", headers={"Host": "evil.example"})) == "forbidden"
+        own = httpx.URL(running.tcp)
+        same = http.get("/v1/info", headers={"Origin": f"http://{own.host}:{own.port}"})
+        assert same.status_code == 200
+
+
+def test_health_is_told_while_a_step_runs(tmp_path: Path) -> None:
+    """However long it takes: here, until all of it has been asked."""
+    go = threading.Event()
+    go.set()
+    with service(tmp_path, [CanarySeat(lambda: go.wait(30.0) * 0.0)], tcp=True) as running:
+        raw = running.raw()
+        raw.open()
+        go.clear()
+        raw.say(raw.packed(0))
+        place = running.host.registry.places["r1"]
+        until(lambda: place.session.sequence == 0)
+        with httpx.Client(base_url=running.tcp, trust_env=False) as http:
+            took = []
+            for _ in range(15):
+                began = time.monotonic()
+                assert http.get("/healthz").json() == {"ok": True}
+                took.append(time.monotonic() - began)
+            assert http.get("/readyz").json() == {"ready": True}
+            assert http.get("/v1/info").json()["robots"]["r1"]["observations"] == {"taken": 1}
+            told = http.get("/v1/breakers").json()["robots"]["r1"]
+        assert sorted(took)[len(took) // 2] < 0.05, took
+        assert told["busy"] and told["stats"] is None
+        assert place.session.counts["answered"] == 0
+        go.set()
+        assert raw.hear().sequence == 0
+
+
+def test_a_fault_of_ours_tells_a_client_nothing(
+    running: Running, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError("a secret at /secret/path")
+
+    monkeypatch.setattr("wmrt.service.operations.info", fails)
+    answer = http.get("/v1/info")
+    assert (answer.status_code, name(answer)) == (500, "internal") and "secret" not in answer.text
+
+
+def test_openapi_is_kept(running: Running, http: httpx.Client, seed: int) -> None:
+    """Random requests that fit the document: every answer is one that it has, and never a 5xx."""
+    document = http.get("/openapi.json").json()
+    for model in ("ObservationMessage", "OpenMessage", "OperatorMessage", "Action", "Opened"):
+        assert document["components"]["schemas"][model]["examples"], model
+    headers = {"Authorization": f"Bearer {OPERATOR}"}
+    seen = set()
+
+    def asks(case: Any) -> None:
+        answer = case.call(base_url=running.tcp, headers=headers)
+        seen.add((case.path, answer.status_code))
+        case.validate_response(answer, checks=PROMISES)
+
+    for result in schemathesis.openapi.from_dict(document).get_all_operations():
+        drawn = hypothesis.given(case=result.ok().as_strategy())(asks)
+        hypothesis.seed(seed)(QUIET(drawn))()
+    assert len({path for path, _ in seen}) == len(document["paths"])
+    assert {status for _, status in seen} >= {200, 409}
+    assert http.get("/healthz").status_code == 200

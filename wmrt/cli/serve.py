@@ -1,0 +1,139 @@
+"""``wmrt serve``: a model behind a network, for one robot or up to 16."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import click
+
+from wmrt.cli.common import console, json_option, write_result
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+def _model_options(function: Any) -> Any:
+    for option in (
+        click.option(
+            "--model",
+            metavar="NAME",
+            help="A packaged checkpoint, a folder, or owner/name. Default: highway.",
+        ),
+        click.option("--recipe", metavar="RECIPE", help="bf16, nvfp4, mxfp4, w4a8, ..."),
+        click.option("--device", metavar="DEVICE", help="Default: cpu."),
+        click.option("--executor", type=click.Choice(["auto", "native", "triton", "eager"])),
+        click.option("--threads", type=int, help="That step the model."),
+        click.option("--robots", type=int, help="How many share it, 1 to 16. Default: 1."),
+        click.option("--period", type=float, help="Of the control loop, seconds. Default: 0.1."),
+        click.option("--deadline", type=float, help="Of a step, seconds. Default: the period."),
+        click.option("--max-age", type=float, help="Seconds an observation may be old."),
+        click.option(
+            "--clock",
+            type=click.Choice(["system", "step"]),
+            help="step: for simulators that do not run in real time. Default: system.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def _access_options(function: Any) -> Any:
+    for option in (
+        click.option("--socket", type=_FILE, help="Unix socket, its owner's alone."),
+        click.option("--host", help="Default: 127.0.0.1."),
+        click.option("--port", type=int, help="Default: 8420, none with --socket."),
+        click.option("--open", is_flag=True, default=None, help="Let --host be a public one."),
+        click.option("--name", "names", multiple=True, help="This host's further names."),
+        click.option("--token-file", type=_FILE, help="Bearer token of the clients."),
+        click.option("--operator-token-file", type=_FILE, help="That of who resets breakers."),
+        click.option("--tls-cert", type=_FILE, help="PEM."),
+        click.option("--tls-key", type=_FILE, help="PEM."),
+        click.option(
+            "--on-second-client",
+            type=click.Choice(["refuse", "takeover"]),
+            help="For a robot that another client holds. Default: refuse.",
+        ),
+        click.option("--rate", type=float, help="Messages a second and client. Default: 2000."),
+        click.option("--connections", type=int, help="At one time. Default: 256."),
+        click.option("--max-body", type=int, help="Bytes of a message. Default: 1 MiB."),
+        click.option("--audit", type=_FILE, help="Append who did what, as JSON lines."),
+    ):
+        function = option(function)
+    return function
+
+
+def _keeping_options(function: Any) -> Any:
+    for option in (
+        click.option(
+            "--snapshots",
+            type=click.Path(file_okay=False, path_type=Path),
+            help="Folder of the robots' memories; a session goes on from there.",
+        ),
+        click.option("--snapshot-every", type=float, help="Seconds; 0: on stop. Default: 5."),
+        click.option("--cpu", type=int, help="Of the inference thread; -1: any. Default: last."),
+        click.option("--priority", type=int, help="Its SCHED_FIFO priority. Default: none."),
+        click.option("--drain", type=float, help="Seconds for steps in work on stop. Default: 5."),
+    ):
+        function = option(function)
+    return function
+
+
+@click.command(
+    epilog="Tokens come from files, or from WMRT_SERVE_TOKEN and WMRT_SERVE_OPERATOR_TOKEN, and "
+    "every other setting from WMRT_SERVE_... where its option is not given. "
+    "Example: wmrt serve --recipe nvfp4 --socket /run/wmrt.sock --snapshots /var/lib/wmrt"
+)
+@_model_options
+@_access_options
+@_keeping_options
+@json_option
+def command(
+    json_path: Path | None,
+    token_file: Path | None,
+    operator_token_file: Path | None,
+    **given: Any,
+) -> None:
+    """Serve a model to robots over a network, breakers on, until SIGTERM or Ctrl-C.
+
+    /v1/stream is the WebSocket that `wmrt.client` speaks, /openapi.json describes the rest.
+    """
+    from wmrt.core.extras import require
+
+    for module in ("fastapi", "uvicorn", "websockets", "msgspec", "pydantic_settings"):
+        require(module, "service")
+    from wmrt.service.settings import read_settings
+
+    given["names"] = given["names"] or None
+    given["token"] = _token(token_file)
+    given["operator_token"] = _token(operator_token_file)
+    _serve(read_settings(**given), json_path)
+
+
+def _token(path: Path | None) -> str | None:
+    """A token from a file; OSError is told by `main`."""
+    return None if path is None else path.read_text("utf-8", "replace").strip()
+
+
+def _serve(settings: Any, json_path: Path | None) -> None:
+    from wmrt.service import operations
+    from wmrt.service.crew import load_crew
+    from wmrt.service.server import Server, addresses, listening
+
+    with listening(settings) as sockets:  # an address that cannot be had is told before the work
+        server = Server(load_crew(settings), settings)
+        for address in addresses(sockets, settings):
+            console(stderr=True).print(f"serving on {address}", markup=False, soft_wrap=True)
+        server.run_on(sockets)
+    described = server.host.crew.described
+    write_result(
+        json_path,
+        operations.info(server.host),
+        device=settings.device,
+        model=settings.model,
+        model_sha256=described["model_sha256"],
+        recipe=described["recipe"],
+        resolved=described["resolved"],
+    )
+    if server.stopped_by == signal.SIGINT:
+        raise KeyboardInterrupt
