@@ -15,7 +15,8 @@ class Plan:
 
     def __init__(self, max_age: int, period_ns: int, every: int = 1) -> None:
         self.rows = max_age + 1
-        self._period_ns, self._every = period_ns, every
+        self.every = every
+        self._period_ns = period_ns
         self._now_ns: int | None = None
         self.clear()
 
@@ -36,5 +37,5 @@ class Plan:
 
     def action(self) -> tuple[float, ...] | None:
         """The action planned for this step; None when the chunk is too old or too short."""
-        row = self._age // self._every
+        row = self._age // self.every
         return self._chunk[row] if row < len(self._chunk) else None

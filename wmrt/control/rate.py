@@ -79,6 +79,7 @@ class Resampler(Consultant):
 
     def __init__(self, inner: Consultant, breakers: Breakers, every: int) -> None:
         self._inner, self._breakers, self._every = inner, breakers, every
+        self._deadline_ns = inner._deadline_ns
         self._box = breakers.limits.boxes(1.0)
         self._target: Proposal | None = None
         self._left = self._step = 0

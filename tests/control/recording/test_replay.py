@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,14 @@ import pytest
 
 from tests.conftest import FULL
 from tests.control.recording.drives import Habit, items, plain_drive, restless, storm
-from tests.control.support import PERIOD, STATE, answer
+from tests.control.support import PERIOD, STATE, FakeTimer, answer
 from wmrt.control import Controller
 from wmrt.control.recording import FileRecorder, messages
 from wmrt.control.recording.parts import PartWriter
 from wmrt.control.recording.reader import Recording
 from wmrt.control.recording.replay import replay, require_same
 from wmrt.control.recording.topics import COMMANDS, EVENTS, GAPS, STEPS
+from wmrt.core.clock import ManualClock
 from wmrt.core.errors import RecordingError
 from wmrt.safety import State
 
@@ -62,6 +64,28 @@ def test_a_drive_in_real_time_is_replayed_whatever_the_threads_did(
     inputs = [message["inputs"] for _, message in items(tmp_path / "a.mcap", STEPS)]
     assert any(given["late"] and not given["answered"] for given in inputs)
     assert any(given["finished"] for given in inputs) and any(given["estop"] for given in inputs)
+
+
+def test_a_resampled_drive_is_replayed(seed: int, tmp_path: Path) -> None:
+    """The policy is asked in every third step; a reset in between begins anew."""
+
+    class Slow(Habit):
+        period = 3 * PERIOD
+
+    rng, clock = random.Random(seed), ManualClock()
+    with FileRecorder(tmp_path / "a.mcap") as recorder:
+        controller = Controller(
+            Slow(), PERIOD, recorder=recorder, clock=clock, timer=FakeTimer(), resample="linear"
+        )
+        for _ in range(200):
+            clock.advance(PERIOD)
+            if rng.random() < 0.05:
+                controller.reset()
+            controller.act({**STATE, "speed": 20.0 + rng.random()})
+    report = replay(Recording(tmp_path / "a.mcap"), Slow())
+    assert report.identical and report.steps == 200, report.said()
+    asked = [m["inputs"]["asked"] for _, m in items(tmp_path / "a.mcap", STEPS)]
+    assert 200 / 4 < sum(asked) < 200 / 2
 
 
 def test_another_policy_is_found_at_its_first_other_answer(seed: int, tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ def _settings(controller: Controller) -> dict[str, Any]:
         "robot": controller.breakers._machine._robot,
         "max_age_ns": controller._intake._ages._max_age_ns,
         "max_chunk_age": controller._plan.rows - 1,
+        "steps_per_question": controller._plan.every,
         "deadline_ns": controller._consultant._deadline_ns,
         "clock": type(controller.clock).__name__,
         "fallback": controller._fallback is not None,

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from wmrt.control.consult import Panel
 from wmrt.control.controller import Controller
 from wmrt.control.protocol import Outcome, Policy, StepInputs
+from wmrt.control.rate import Resampler
 from wmrt.control.recording import messages
 from wmrt.control.recording.head import identity
 from wmrt.control.recording.reader import Recording
@@ -219,7 +220,7 @@ class _Replay:
             raise RecordingError(f"command {name!r} is unknown to this version")
         given = {key: value for key, value in arguments.items() if key != "dropped"}
         if arguments.get("dropped") is not None:
-            self._consultant.drop(arguments["dropped"])
+            self._consultant.forget(arguments["dropped"])
         try:
             getattr(self._controller, name)(**given)
         except SafetyError as error:
@@ -267,6 +268,7 @@ def rebuild(
         clock=RecordedClock(script),
         timer=lambda: 0,
         max_chunk_age=settings["max_chunk_age"],
+        resample="linear" if settings["steps_per_question"] > 1 else None,
     )
     controller._intake = RecordedIntake(model.schema, settings["max_age_ns"], script, breakers)
     every = {channel["name"]: channel["every"] for channel in settings["channels"]}
@@ -276,5 +278,8 @@ def rebuild(
     panel = Panel(model, channels, predicted, controller._plan.rows, lambda: 0)
     deadline_ns = settings["deadline_ns"]
     consultant = RecordedConsultant(script, panel, breakers, controller._plan, deadline_ns)
-    controller._consultant = consultant
+    asked_every = settings["steps_per_question"]
+    controller._consultant = (
+        Resampler(consultant, breakers, asked_every) if asked_every > 1 else consultant
+    )
     return controller, consultant

@@ -179,7 +179,7 @@ class RecordedConsultant(Consultant):
             if number <= step:
                 self._replies[number] = self._panel.reply(self._waiting.pop(number))
 
-    def drop(self, step: int) -> None:
+    def forget(self, step: int) -> None:
         """The observation of ``step`` did not go to the model any more."""
         self._waiting.pop(step, None)
 
