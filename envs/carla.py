@@ -47,7 +47,7 @@ class Seen(NamedTuple):
 
     Attributes:
         state: the fields of `carla_schema`.
-        captured_ns: when each of them was captured, on `CarlaCar.clock`.
+        captured_ns: when each of those that are known was captured, on `CarlaCar.clock`.
         frame: CARLA's number of the tick.
         silent: sensors that did not report this frame in time; their values are older.
     """
@@ -169,7 +169,9 @@ class CarlaCar:
         self.clock.set(nanoseconds(snapshot.timestamp.elapsed_seconds))
         silent = self._sensors.wait(frame, self._patience)
         state = self._look(snapshot)
-        captured = dict.fromkeys(state, self.clock.now_ns())
+        # What nobody said has no time: else a report that comes late would be out of order.
+        told = [name for name, value in state.items() if value is not None]
+        captured = dict.fromkeys(told, self.clock.now_ns())
         values, times = self._sensors.read()
         return Seen({**state, **values}, {**captured, **times}, frame, silent)
 

@@ -65,7 +65,7 @@ def test_a_drive_around_the_bend() -> None:
             seen = car.tick()
             assert seen.frame == step + 1 and seen.silent == ()
             assert car.clock.now_ns() == round((step + 1) * 0.05 * 1e9)
-            action = controller.act(seen.state, car.clock.now_ns())
+            action = controller.act(seen.state, seen.captured_ns)
             watch.see(car.clock.now_ns(), action.tolist())
             outcome = controller.last
             assert outcome is not None and outcome.source in ("policy", "clamped", "blocked")
@@ -106,7 +106,7 @@ def test_the_state_of_a_moment() -> None:
     assert state["obstacle_gap"] is None  # no sensor: unknown, not free
     _, issues = carla_schema().quantize(state)
     assert [issue.field for issue in issues] == ["obstacle_gap"]
-    assert set(seen.captured_ns.values()) == {50_000_000}
+    assert seen.captured_ns == dict.fromkeys(set(state) - {"obstacle_gap"}, 50_000_000)
 
 
 def test_measured_is_what_was_applied(seed: int) -> None:
@@ -141,6 +141,32 @@ def test_sensors_replace_what_the_simulator_says_and_bring_their_own_times() -> 
     ages = {name: car.clock.now_ns() - at for name, at in third.captured_ns.items()}
     assert ages["obstacle_gap"] == ages["acceleration"] == ages["yaw_rate"] == 50_000_000
     assert ages["speed"] == 0
+
+
+def test_a_report_of_an_obstacle_comes_late_and_grows_old() -> None:
+    """It is used although nothing came of a later frame, and no longer than half a second."""
+    sensors, obstacle = Sensors(), Sensor(4, "sensor.other.obstacle")
+    sensors.attach(obstacle)
+    _, _, car = scene(speed=5.0, sensors=sensors)
+    policy = Follow()
+    gaps: list[float | None] = []
+    plain = policy.step
+
+    def step(state: Any, previous_action: Any) -> Any:
+        gaps.append(state["obstacle_gap"])
+        return plain(state, previous_action)
+
+    policy.step = step  # type: ignore[method-assign]
+    with car:
+        controller = Controller(policy, car.period, math.inf, clock=car.clock)
+        for frame in range(1, 21):
+            seen = car.tick()
+            if frame == 5:
+                obstacle._report(ObstacleDetectionEvent(4, 4 * car.period, 12.5))
+            controller.act(seen.state, seen.captured_ns)
+    # Captured in frame 4, seen in frame 6, half a second old in frame 14.
+    assert gaps == [None] * 5 + [12.5] * 9 + [None] * 6
+    assert controller.stats()["trips"]["validity"] == 0
 
 
 def test_without_a_lane_the_car_is_not_driven() -> None:

@@ -50,7 +50,7 @@ def test_its_example_runs() -> None:
 def test_a_robot_of_ones_own_is_trained_and_controlled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (example,) = blocks()[1:]
+    example = blocks()[1]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     # Of a training of 3 s, the compensation of the chunks' rounding would take 2.
@@ -68,6 +68,17 @@ def test_a_robot_of_ones_own_is_trained_and_controlled(
         "model",
         "model.work",
     ]
+
+
+def test_many_robots_drive() -> None:
+    assert len(blocks()) == 3
+    scope: dict[str, Any] = {}
+    exec(compile(blocks()[2], "<many robots>", "exec"), scope)
+    assert [outcome.step for outcome in scope["drivers"].last] == [20, 20]
+    assert scope["shared"].reads == 20
+    assert all(sum(c.stats()["trips"].values()) == 0 for c in scope["controllers"])
+    scope["shared"].close()
+    scope["envs"].close()
 
 
 def test_what_it_says_of_the_cpu_is_so(monkeypatch: pytest.MonkeyPatch) -> None:

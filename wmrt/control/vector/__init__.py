@@ -12,11 +12,13 @@ from wmrt.control.vector.controller import VectorController
 from wmrt.control.vector.driving import drive_vector
 from wmrt.control.vector.episodes import Episodes
 from wmrt.control.vector.gym_wrapper import ControlledVectorEnv
+from wmrt.control.vector.shared import SharedStep
 from wmrt.control.vector.states import StateInfo
 
 __all__ = [
     "ControlledVectorEnv",
     "Episodes",
+    "SharedStep",
     "StateInfo",
     "VectorController",
     "drive_vector",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from wmrt.control.batch import one_per_robot
 from wmrt.control.controller import Controller
 from wmrt.control.protocol import Outcome
 from wmrt.control.vector.episodes import Episodes
+from wmrt.control.vector.shared import SharedStep
 from wmrt.control.vector.states import FindState, state_of
 from wmrt.core.errors import UsageError
 
@@ -32,6 +34,8 @@ class VectorController:
         autoreset: ``envs.metadata["autoreset_mode"]``.
         state: (observation, info) of one environment -> its state; default ``info["state"]`` (see
             `StateInfo`), else the observation.
+        shared: the controllers' policies are its ``policies``, in order; they act at once then, and
+            share each read of the weights.
 
     Attributes:
         episodes: which episode each sub-environment is in.
@@ -48,12 +52,19 @@ class VectorController:
         autoreset: AutoresetMode | str,
         *,
         state: FindState | None = None,
+        shared: SharedStep | None = None,
     ) -> None:
         self.controllers = one_per_robot(controllers)
         settings.function("state", state, "(observation, info) -> state")
         self.episodes = Episodes(len(self.controllers), autoreset)
         self.last: list[Outcome | None] = [None] * len(self.controllers)
-        self._find = state
+        if shared is not None:
+            own = [each.model for each in self.controllers]
+            settings.require(
+                own == list(shared.policies),
+                "shared", "the SharedStep whose policies the controllers have, in order", shared,
+            )  # fmt: skip
+        self._find, self._shared = state, shared
         self._states: list[Any] = [None] * len(self.controllers)
         self._acted = False
 
@@ -81,17 +92,22 @@ class VectorController:
         if self._acted:
             raise UsageError("act: what the last actions led to was not observed; call observe")
         self._acted = True
-        actions = []
-        for index, (controller, state) in enumerate(
-            zip(self.controllers, self._states, strict=True)
-        ):
-            if index in ignored:
-                self.last[index] = None
-                actions.append(np.array(controller.breakers.limits.rest, np.float32))
-            else:
-                actions.append(controller.act(state))
-                self.last[index] = controller.last
-        return np.stack(actions)
+        calls = {
+            index: partial(controller.act, self._states[index])
+            for index, controller in enumerate(self.controllers)
+            if index not in ignored
+        }
+        if self._shared is None:
+            acted = {index: call() for index, call in calls.items()}
+        else:
+            acted = self._shared.together(calls)
+        self.last = [each.last if n in acted else None for n, each in enumerate(self.controllers)]
+        return np.stack([self._row(index, acted) for index in range(len(self.controllers))])
+
+    def _row(self, index: int, acted: Mapping[int, NDArray[np.float32]]) -> NDArray[np.float32]:
+        if index in acted:
+            return acted[index]
+        return np.array(self.controllers[index].breakers.limits.rest, np.float32)
 
     def observe(
         self, obs: Any, rewards: Any, terminated: Any, truncated: Any, infos: Mapping[str, Any]
