@@ -6,7 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from wmrt.control.watchdog import Watchdog
 from wmrt.core.clock import Clock, SystemClock
 from wmrt.core.errors import SafetyError
 from wmrt.safety import Breakers, Decision, Level, State
+
+if TYPE_CHECKING:
+    from wmrt.control.planning.protocol import Planning
 
 #: (state or None when the input is unfit, last action sent) -> action to ramp to.
 Fallback = Callable[[Mapping[str, Any] | None, tuple[float, ...]], Sequence[float]]
@@ -58,10 +61,13 @@ class Controller:
             any age. The ``max_age`` of a schema's field goes for that field.
         watchdog: the policy on its own thread; default: if there is a deadline, and ``clock`` is
             the machine's.
+        planner: plans around the model, such as `wmrt.control.planning.MPPI`; then ``model`` is a
+            policy that plans. Default none.
 
     Raises:
         SafetyError: an argument of a wrong type or out of its range, named with what is allowed, or
             breakers for another policy or period.
+        UnsupportedError: a planner that does not fit the deadline.
     """
 
     last: Outcome | None = None
@@ -89,14 +95,18 @@ class Controller:
         max_chunk_age: int = 3,
         max_age: float | None = None,
         watchdog: bool | None = None,
+        planner: Planning | None = None,
     ) -> None:
         settings.policy("model", model)
         period, limit = settings.pace(period, deadline)
         watched = settings.watchdog(watchdog, limit, clock)
         settings.parts(clock, timer, fallback, recorder)
-        self.model = model
         self.clock: Clock = SystemClock() if clock is None else clock
         self.breakers = breakers_for(model, period, breakers, settings.text("robot", robot))
+        settings.has_methods("planner", planner, ("around",), optional=True)
+        if planner is not None:
+            model = planner.around(model, self.breakers.limits, limit * 1e-9, timer)
+        self.model = model
         self._timer = timer
         self._fallback = fallback
         self._channels = Channels(channels, len(model.actions))

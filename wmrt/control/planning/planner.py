@@ -59,6 +59,14 @@ class PlannedStep:
     own: Any
     choice: Choice
 
+    @property
+    def note(self) -> Finding | None:
+        """For the record: imagined futures that were not finite."""
+        choice = self.choice
+        if not choice.dropped and choice.taken != "nonfinite":
+            return None
+        return Finding("imagined return", "nonfinite", choice.dropped, f"took: {choice.taken}")
+
 
 class Planner:
     """A policy around a policy; `MPPI.around` makes it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from wmrt.control.protocol import Policy
@@ -24,4 +25,6 @@ class ImaginingPolicy(Policy, Protocol):
 class Planning(Protocol):
     """A way of planning, such as `MPPI`: settings that make a policy around a policy."""
 
-    def around(self, model: Any, limits: Limits, deadline: float) -> Policy: ...
+    def around(
+        self, model: Any, limits: Limits, deadline: float, timer: Callable[[], int]
+    ) -> Policy: ...
