@@ -6,7 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +18,12 @@ from wmrt.control.consult import NOT_ASKED, Consultant, Consulted, Panel
 from wmrt.control.defaults import breakers_for
 from wmrt.control.intake import Intake
 from wmrt.control.plan import Plan
+from wmrt.control.planning.protocol import Planning, planned
 from wmrt.control.protocol import Outcome, Policy, Recorder
 from wmrt.control.watchdog import Watchdog
 from wmrt.core.clock import Clock, SystemClock
 from wmrt.core.errors import SafetyError
 from wmrt.safety import Breakers, Decision, Level, State
-
-if TYPE_CHECKING:
-    from wmrt.control.planning.protocol import Planning
 
 #: (state or None when the input is unfit, last action sent) -> action to ramp to.
 Fallback = Callable[[Mapping[str, Any] | None, tuple[float, ...]], Sequence[float]]
@@ -103,10 +101,7 @@ class Controller:
         settings.parts(clock, timer, fallback, recorder)
         self.clock: Clock = SystemClock() if clock is None else clock
         self.breakers = breakers_for(model, period, breakers, settings.text("robot", robot))
-        settings.has_methods("planner", planner, ("around",), optional=True)
-        if planner is not None:
-            model = planner.around(model, self.breakers.limits, limit * 1e-9, timer)
-        self.model = model
+        self.model = model = planned(model, planner, self.breakers.limits, limit, timer)
         self._timer = timer
         self._fallback = fallback
         self._channels = Channels(channels, len(model.actions))

@@ -276,3 +276,13 @@ def test_the_policy_hears_what_was_sent_and_by_default_what_was_planned(seed: in
     planner.step(AT)
     assert cart.resets == 1 and cart.seen[-1][1].tolist() == [0.0]
     assert planner.schema is cart.schema and planner.actions is cart.actions
+
+
+def test_what_a_monitor_asks_is_the_model_s_where_it_has_it() -> None:
+    cart: Any = Cart()
+    planner = around(cart)
+    assert not hasattr(planner, "foresee") and not hasattr(planner, "recipe")
+    cart.foresee, cart.recipe, cart.weights_sha256, cart.origin = cart.roll, "nvfp4", "ab", str
+    assert planner.foresee == cart.roll
+    assert (planner.recipe, planner.weights_sha256) == ("nvfp4", "ab")
+    assert not hasattr(planner, "origin"), "a record of the model alone would not replay"

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from wmrt.control.planning.mppi import MPPI
 
 
+#: The rest of a model, such as its snapshots and its name in a record, is not the planner's.
+_PASSED_ON = ("foresee", "recipe", "weights_sha256")
+
+
 class Choice(NamedTuple):
     """How one step was decided.
 
@@ -96,6 +100,12 @@ class Planner:
     @property
     def actions(self) -> ActionSpec:
         return self.model.actions
+
+    def __getattr__(self, name: str) -> Any:
+        """What a prediction monitor asks of a model, where this one has it."""
+        if name in _PASSED_ON:
+            return getattr(self.model, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def reset(self) -> None:
         """Start an episode: the model forgets, the draws start again."""

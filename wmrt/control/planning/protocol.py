@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from wmrt.control import settings
 from wmrt.control.protocol import Policy
 from wmrt.safety import Limits
 
@@ -28,3 +29,17 @@ class Planning(Protocol):
     def around(
         self, model: Any, limits: Limits, deadline: float, timer: Callable[[], int]
     ) -> Policy: ...
+
+
+def planned(
+    model: Policy,
+    planner: Planning | None,
+    limits: Limits,
+    deadline_ns: float,
+    timer: Callable[[], int],
+) -> Policy:
+    """``model``, or what ``planner`` makes of it; `SafetyError` for what is no planner."""
+    settings.has_methods("planner", planner, ("around",), optional=True)
+    if planner is None:
+        return model
+    return planner.around(model, limits, deadline_ns * 1e-9, timer)
