@@ -18,6 +18,8 @@ REST = (0.0,)
 
 
 def around(cart: Cart, **options: Any) -> Planner:
+    """Whatever the defaults are."""
+    options = {"budget": 400, "temperature": 0.05, "margin": 0.0, **options}
     return MPPI(**options).around(cart, limits(cart.actions), math.inf)
 
 

@@ -15,7 +15,7 @@ from wmrt.runtime import WorldModel
 
 
 def planner_of(model: WorldModel, seed: int) -> Planner:
-    settings = MPPI(budget=100, horizon=4, seed=seed, temperature=0.01)
+    settings = MPPI(budget=100, horizon=4, seed=seed, temperature=0.01, margin=0.0)
     return settings.around(model, default_limits(model.schema, model.actions, 0.1), math.inf)
 
 

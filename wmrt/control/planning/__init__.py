@@ -1,6 +1,6 @@
 """Planning: a policy around a policy, which looks ahead in the model's imagination.
 
-``Controller(model, planner=MPPI(budget=400))``. Off unless asked for; what it is worth is in
+``Controller(model, planner=MPPI(budget=104))``. Off unless asked for; what it is worth is in
 benchmarks/README.md.
 """
 

@@ -29,6 +29,9 @@ from wmrt.safety import Limits
 class MPPI:
     """How to plan. The work of a control step is fixed by these numbers, never by the time it took.
 
+    The defaults were tried on training seeds of ``wmrt/Highway-v0``, where a step's reward is at
+    most 0.1.
+
     Attributes:
         budget: imagined steps a control step may take, one step of one sequence each.
         horizon: steps each sequence looks ahead.
@@ -46,14 +49,14 @@ class MPPI:
         SafetyError: a value out of its range, named with what is allowed.
     """
 
-    budget: int = 400
+    budget: int = 104
     horizon: int = 8
     temperature: float = 0.05
     spread: float | Sequence[float] = 0.3
     smoothness: float = 0.8
     discount: float = 0.99
     tail: int = 30
-    margin: float = 0.0
+    margin: float = 0.05
     share: float = 0.8
     seed: int = 0
 
