@@ -155,6 +155,7 @@ def test_model_drives_with_three_channels(folder: Path, tmp_path: Path) -> None:
     assert identity["recipe"] == "nvfp4" and identity["resolved"]["recipe"] == "nvfp4"
     assert len(identity["model_sha256"]) == 64
     run = results["run"]
+    assert run["planner"] is None and "planner" not in results
     assert run["levels"] == [0, 1, 2, 3]
     assert run["channels"] == ["model nvfp4", "model bf16", "rule"]
     assert set(run["consensus"]["kernels"]) == {"linear_bf16.native"}
@@ -192,6 +193,19 @@ def test_random_weights_are_said_to_be(trained: Checkpoint, tmp_path: Path) -> N
     assert account.notes[0] == "random weights, for speed only: what it does means nothing"
 
 
+def test_a_planner_around_the_model_drives(folder: Path, tmp_path: Path) -> None:
+    options = ["--model", str(folder), "--seed", "500123", "--episodes", "1", "--no-deadline"]
+    plan = ["--planner", "mppi", "--planner-budget", "30"]
+    results = drive(*options, *plan, out=tmp_path / "p.json")["results"]
+    facts = results["run"]["planner"]
+    assert facts["name"] == "mppi" and facts["budget"] == 30 and facts["horizon"] == 8
+    assert (facts["samples"], facts["steps"], facts["timing"]) == (2, 24, None)
+    assert results["run"]["channels"] == ["model nvfp4", "model bf16", "rule"]
+    (row,), found = results["episodes"], results["planner"]
+    assert sum(found["taken"].values()) == row["steps"] - row["trips"]["0"]
+    assert found["imagined_steps"] == 24 * row["steps"] and found["taken"]["plan"] > 0
+
+
 def test_no_breakers_means_none(folder: Path) -> None:
     stand = set_up(Plan("wmrt/Highway-v0", str(folder), breakers=False))
     assert stand.account.levels == () and not stand.arm.controlled
@@ -202,6 +216,22 @@ def test_no_breakers_means_none(folder: Path) -> None:
 
 
 # ---- what is wrong ----
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--planner-budget", "100"], "add --planner mppi"),
+        (["--planner", "mppi", "--planner-budget", "23"], "at least 24, got 23"),
+        (["--planner", "mppi", "--model", "rule"], "rule has no model to plan with"),
+        (["--planner", "mppi", "--no-breakers"], "without breakers"),
+        (["--planner", "mppi", "--planner-budget", "40000"], "deadline of 100 ms allows 80.0"),
+    ],
+)
+def test_planners_that_cannot_be_had(
+    options: list[str], said: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in error_line(capsys, "--model", str(folder), *options)
 
 
 def test_unknown_names(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +10,13 @@ import click
 
 from wmrt.cli.common import console, json_option, out_option, plain, progress, write_result
 from wmrt.core import machine
+from wmrt.core.errors import SafetyError, UsageError
 from wmrt.core.seeds import HELD_OUT
 
 if TYPE_CHECKING:
     from wmrt.cli.driving.stand import Plan, Stand
     from wmrt.cli.driving.summary import Tally
+    from wmrt.control.planning import MPPI
 
 
 @click.command(epilog="Example: wmrt drive --recipe nvfp4 --episodes 3 --out out/drive")
@@ -73,6 +75,17 @@ if TYPE_CHECKING:
     metavar="PLACE",
     help="Record every decision for `wmrt replay`: a folder, or NAME.mcap for one episode.",
 )
+@click.option(
+    "--planner",
+    type=click.Choice(["mppi"]),
+    help="Plan with the model's imagination around its own actions. Default: the model as it is.",
+)
+@click.option(
+    "--planner-budget",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Imagined steps a control step may take; refused if they do not fit the deadline.",
+)
 @json_option
 def command(
     env_name: str,
@@ -88,6 +101,8 @@ def command(
     no_breakers: bool,
     no_deadline: bool,
     record: Path | None,
+    planner: str | None,
+    planner_budget: int | None,
     json_path: Path | None,
 ) -> None:
     """Drive a simulated car with a world model, all breakers on, and show what it did.
@@ -99,17 +114,34 @@ def command(
     from wmrt.cli.driving.stand import Plan
 
     deadline = jobs == 1 and not no_deadline
-    if threads is None:
-        # One core stays free for the rest of the loop: with every core, single calls stalled for 80
-        # to 190 ms whenever anything else ran.
-        threads = max(1, machine.usable_cpus() - 1) if jobs == 1 else 1
+    threads = _threads(jobs) if threads is None else threads
     seeds = range(seed, seed + episodes)
     if record is not None:
         check_place(record, seeds)
-    plan = Plan(env_name, model, recipe, device, not no_breakers, deadline, threads, executor)
-    if record is not None:
-        plan = replace(plan, record=str(record))
+    plan = Plan(
+        env_name, model, recipe, device, not no_breakers, deadline, threads, executor,
+        None if record is None else str(record), _planner(planner, planner_budget),
+    )  # fmt: skip
     _run(plan, seeds, jobs, out, json_path)
+
+
+def _threads(jobs: int) -> int:
+    # One core stays free for the rest of the loop: with every core, single calls stalled for 80 to
+    # 190 ms whenever anything else ran.
+    return max(1, machine.usable_cpus() - 1) if jobs == 1 else 1
+
+
+def _planner(name: str | None, budget: int | None) -> MPPI | None:
+    from wmrt.control.planning import MPPI
+
+    if name is None:
+        if budget is not None:
+            raise UsageError(f"--planner-budget {budget}: there is no planner; add --planner mppi")
+        return None
+    try:
+        return MPPI() if budget is None else MPPI(budget=budget)
+    except SafetyError as error:
+        raise UsageError(f"--planner-budget: {error}") from None
 
 
 def _run(plan: Plan, seeds: range, jobs: int, out: Path | None, json_path: Path | None) -> None:
@@ -134,6 +166,8 @@ def _run(plan: Plan, seeds: range, jobs: int, out: Path | None, json_path: Path 
         "episodes": tally.rows(),
     }
     _tell_records(results["episodes"])
+    if stand.planner is not None and jobs == 1:  # with several, theirs planned
+        results["planner"] = stand.planner.stats()
     show.show(console(), heading, remarks, [*show.figures(results["summary"]), *facts])
     write_result(
         json_path,

@@ -18,7 +18,8 @@ class Answer(NamedTuple):
     Attributes:
         proposal: for the breakers.
         chunk: the next actions, row 0 for now; empty when there is none to rely on.
-        note: what was wrong with the chunk, which alone is no reason to distrust the action.
+        note: what was wrong with the chunk, or else what the policy itself notes: no reason to
+            distrust the action.
         policy_ns: duration of the policy's step.
     """
 
@@ -53,6 +54,7 @@ def ask(
         action = as_action(step.action, size)
         following = as_predicted(getattr(step, "predicted", None), predicted)
         chunk = as_chunk(getattr(step, "chunk", None), size, rows)
+        noted = getattr(step, "note", None)
     except Exception as error:  # a policy must not stop the loop
         took = (timer() if ended is None else ended) - began
         return Answer(Proposal(fault=Finding("policy", type(error).__name__[:80])), (), None, took)
@@ -63,4 +65,5 @@ def ask(
         return Answer(Proposal(action, fault=following), (), None, took)
     if isinstance(chunk, Finding):
         return Answer(Proposal(action, following), (), chunk, took)
-    return Answer(Proposal(action, following), chunk, None, took)
+    note = noted if isinstance(noted, Finding) else None
+    return Answer(Proposal(action, following), chunk, note, took)

@@ -17,14 +17,13 @@ from wmrt.control.assembly import assemble
 from wmrt.control.channels import Channel, Channels
 from wmrt.control.consult import NOT_ASKED, Consulted
 from wmrt.control.defaults import breakers_for
+from wmrt.control.falling_back import Asked, Fallback
 from wmrt.control.intake import Intake
+from wmrt.control.planning.protocol import Planning, planned
 from wmrt.control.protocol import Outcome, Policy, Recorder
 from wmrt.core.clock import Clock, SystemClock
 from wmrt.core.errors import SafetyError
 from wmrt.safety import Breakers, Decision, Level, State
-
-#: (state or None when the input is unfit, last action sent) -> action to ramp to.
-Fallback = Callable[[Mapping[str, Any] | None, tuple[float, ...]], Sequence[float]]
 
 
 class Controller:
@@ -60,10 +59,13 @@ class Controller:
         resample: how to run a policy at a whole multiple of the rate it was trained at: ``linear``
             moves to each of its actions over the period it was trained at. Default: another rate
             than the policy's own is an error. A policy says it in ``period``, seconds.
+        planner: plans around the model, such as `wmrt.control.planning.MPPI`; then ``model`` is a
+            policy that plans. Default none.
 
     Raises:
-        SafetyError: an argument of a wrong type or out of its range, named with what is allowed;
-            breakers for another policy or period; a period that is not the policy's.
+        SafetyError: an argument of a wrong type or range; breakers for another policy or period; a
+            period that is not the policy's.
+        UnsupportedError: a planner that does not fit the deadline.
     """
 
     last: Outcome | None = None
@@ -72,7 +74,6 @@ class Controller:
     _now_ns = _started = 0
     _consulted: Consulted = NOT_ASKED
     _estop = _failure = ""
-    _fell_back: tuple[float, ...] | str | None = None
     _task: object = None
 
     def __init__(
@@ -92,16 +93,17 @@ class Controller:
         max_age: float | None = None,
         watchdog: bool | None = None,
         resample: Literal["linear"] | None = None,
+        planner: Planning | None = None,
     ) -> None:
         settings.policy("model", model)
         period, limit = settings.pace(period, deadline)
         watched = settings.watchdog(watchdog, limit, clock)
         settings.parts(clock, timer, fallback, recorder)
-        self.model = model
         self.clock: Clock = SystemClock() if clock is None else clock
         self.breakers = breakers_for(model, period, breakers, settings.text("robot", robot))
+        self.model = model = planned(model, planner, self.breakers.limits, limit, timer)
         self._timer = timer
-        self._fallback = fallback
+        self._fallback = Asked(fallback)
         self._channels = Channels(channels, len(model.actions))
         self._intake = Intake(model.schema, settings.nanoseconds("max_age", max_age))
         self._consultant, self._plan = assemble(
@@ -131,7 +133,8 @@ class Controller:
         """
         with self._lock:
             self.last = None
-            self._consulted, self._estop, self._fell_back, self._failure = NOT_ASKED, "", None, ""
+            self._consulted, self._estop, self._failure = NOT_ASKED, "", ""
+            self._fallback.answer = None
             self._now_ns = self._started = 0
             try:
                 self._started = self._timer()
@@ -141,7 +144,7 @@ class Controller:
                 decision = self._failed(error)
             given = Given(
                 obs, captured_ns, self._now_ns, self._started,
-                self._estop, self._fell_back, self._failure,
+                self._estop, self._fallback.answer, self._failure,
             )  # fmt: skip
             self._account.step(self.breakers.step, decision, given, self._consulted)
             self.last = self._account.last
@@ -159,7 +162,7 @@ class Controller:
         consulted = NOT_ASKED
         if breakers.admit(seen.faults, seen.notes) and seen.state is not None and not self._closed:
             consulted = self._consulted = self._consultant.ask(seen.state, self._started)
-        fallback = None if self._fallback is None else self._goal(self._fallback, seen.state)
+        fallback = self._fallback.goal(seen.state, breakers.reference)
         decision = breakers.decide(consulted.proposal, fallback, consulted.votes)
         if breakers.stops != stops:
             self._estop = "begin" if begun != stops else "decide"
@@ -181,20 +184,6 @@ class Controller:
         """Nothing that was planned or answered so far is sent any more."""
         self._plan.clear()
         self._consultant.drop()
-
-    def _goal(
-        self, fallback: Fallback, state: dict[str, Any] | None
-    ) -> Callable[[], Sequence[float]]:
-        def ask() -> Sequence[float]:
-            try:
-                goal = fallback(None if state is None else dict(state), self.breakers.reference)
-                self._fell_back = tuple(float(value) for value in goal)
-            except Exception as error:
-                self._fell_back = type(error).__name__
-                raise
-            return self._fell_back
-
-        return ask
 
     def _failed(self, error: Exception) -> Decision:
         """This code, the clock or the timer failed: latch and hold the last action."""

@@ -41,8 +41,8 @@ class Policy(Protocol):
     """Anything that answers a state with an action: a `WorldModel`, a rule, a test double.
 
     ``step`` returns an object with ``action`` (float32[A], normalised) and, if it has them,
-    ``chunk`` (float32[H, A], row 0 is the action for now) and ``predicted`` (the next state, a
-    mapping of field name to value).
+    ``chunk`` (float32[H, A], row 0 is the action for now), ``predicted`` (the next state, a mapping
+    of field name to value) and ``note`` (a `Finding` for the record, or None).
     """
 
     @property

@@ -94,8 +94,9 @@ class NativeSession(Session):
         assert self.output is not None  # the caller checked
         count, steps = plan.shape[:2]
         state = NativeState(self.network, self.executor, count)
+        rings = self.ring.repeat(count).tensors()
         for name, tensor in state.ring.tensors().items():
-            tensor.copy_(getattr(self.ring.repeat(count), name))
+            tensor.copy_(rings[name])
         arrays = state.arrays
         for name, now in (
             ("hidden", self.output.hidden),

@@ -51,6 +51,8 @@ def facts(plan: Plan, account: Account) -> list[tuple[str, str]]:
         found.append(("it holds", _bytes(account.consensus["bytes"])))
     if account.channels:
         found.append(("consensus of", ", ".join(account.channels)))
+    if account.planner is not None:
+        found.append(("planner", _planner(account.planner)))
     levels = ", ".join(map(str, account.levels)) or "none"
     deadline = "none" if account.deadline_s is None else f"{account.deadline_s * 1e3:g} ms"
     found.append(("breaker levels", f"{levels}; deadline {deadline}"))
@@ -59,6 +61,20 @@ def facts(plan: Plan, account: Account) -> list[tuple[str, str]]:
 
 def _kernels(report: Mapping[str, Any]) -> str:
     return ", ".join(f"{n} linears by {name}" for name, n in report["kernels"].items())
+
+
+def _planner(facts: Mapping[str, Any]) -> str:
+    timing = facts["timing"]
+    took = (
+        "without a deadline, so not measured"
+        if timing is None
+        else f"{timing['step_ms']:.1f} ms a control step, the model alone {timing['own_ms']:.1f}, "
+        f"{timing['allowed_ms']:.1f} allowed"
+    )
+    return (
+        f"{facts['name']}, {facts['samples']} sequences of {facts['horizon']} steps around the "
+        f"model's own and the plan itself: {facts['steps']} imagined steps; {took}"
+    )
 
 
 def _layout(layout: Mapping[str, Any]) -> str:

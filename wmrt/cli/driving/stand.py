@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,11 +11,13 @@ from wmrt.cli.driving.arms import CONTROL_ARMS, POLICIES, Guard, make_arm
 from wmrt.cli.driving.environment import open_environment
 from wmrt.cli.driving.episode import Arm
 from wmrt.cli.driving.records import Records
-from wmrt.control import Channel, Policy
+from wmrt.control import Channel, Policy, default_limits
+from wmrt.control.planning import MPPI, Planner
 from wmrt.core.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
     from wmrt.model.checkpoint import Checkpoint
+    from wmrt.runtime import WorldModel
 
 #: Steps before the first episode, so that no figure holds what only happens once.
 WARM_UP = 3
@@ -27,7 +30,8 @@ class Plan:
     """What to run; plain data, so that another process can set up the same.
 
     ``threads`` is what a model computes with; None leaves it to the executor. ``record`` is where
-    recordings go; see `wmrt.cli.driving.records`.
+    recordings go; see `wmrt.cli.driving.records`. ``planner`` is put around the model, None for the
+    model as it is.
     """
 
     env: str
@@ -39,6 +43,7 @@ class Plan:
     threads: int | None = None
     executor: str = "auto"
     record: str | None = None
+    planner: MPPI | None = None
 
     @property
     def model_options(self) -> dict[str, Any]:
@@ -53,7 +58,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class Account:
-    """What runs. ``report`` is the model's run report, ``consensus`` that of its second opinion."""
+    """What runs. ``report`` is the model's run report, ``consensus`` that of its second opinion,
+    ``planner`` the planner's settings and what it takes here."""
 
     levels: tuple[int, ...]
     channels: tuple[str, ...] = ()
@@ -63,17 +69,19 @@ class Account:
     resident_bytes: int | None = None
     report: dict[str, Any] | None = None
     consensus: dict[str, Any] | None = None
+    planner: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
 
 
 @dataclass
 class Stand:
-    """Everything that one process needs to drive."""
+    """Everything that one process needs to drive. ``planner`` is around the model, if any is."""
 
     env: Any
     arm: Arm
     account: Account
     records: Records | None = None
+    planner: Planner | None = None
 
 
 def set_up(plan: Plan) -> Stand:
@@ -81,8 +89,12 @@ def set_up(plan: Plan) -> Stand:
 
     Raises:
         WmrtError: an environment, model, recipe or device that cannot be had; a model made for
-            other states or actions than the environment's.
+            other states or actions than the environment's; a planner without a model or without
+            breakers, or that does not fit the deadline.
     """
+    if plan.planner is not None and (plan.arm != "model" or not plan.breakers):
+        why = "without breakers" if plan.arm == "model" else f"{plan.arm} has no model to plan with"
+        raise UsageError(f"--planner: {why}; it plans with a model's imagination, behind breakers")
     env = open_environment(plan.env)
     if plan.arm != "model":
         return _control_arm(plan, env)
@@ -159,7 +171,35 @@ def _model_arm(plan: Plan, env: Any) -> Stand:
         consensus = twin.report().to_json()
         account = replace(account, levels=(0, 1, 2, 3), channels=names, consensus=consensus)
     _warm_up(model, env)
-    return Stand(env, make_arm(model, env, guard), account, records)
+    return _with_planner(plan, model, env, guard, account, records)
+
+
+def _with_planner(
+    plan: Plan,
+    model: WorldModel,
+    env: Any,
+    guard: Guard | None,
+    account: Account,
+    records: Records | None,
+) -> Stand:
+    """The model drives, or a planner around it."""
+    if plan.planner is None:
+        return Stand(env, make_arm(model, env, guard), account, records)
+    limits = default_limits(env.state_schema, env.action_spec, env.period)
+    planner = plan.planner.around(model, limits, account.deadline_s or math.inf)
+    account = replace(account, planner=_planner_facts(planner))
+    return Stand(env, make_arm(planner, env, guard), account, records, planner)
+
+
+def _planner_facts(planner: Planner) -> dict[str, Any]:
+    settings, timing = planner.settings, planner.timing
+    return {
+        "name": "mppi",
+        **settings.to_json(),
+        "samples": settings.samples,
+        "steps": settings.steps,
+        "timing": None if timing is None else timing._asdict(),
+    }
 
 
 def _origin_note(checkpoint: Checkpoint) -> tuple[str, ...]:

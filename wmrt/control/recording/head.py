@@ -61,7 +61,7 @@ def _settings(controller: Controller) -> dict[str, Any]:
         "steps_per_question": controller._plan.every,
         "deadline_ns": controller._consultant._deadline_ns,
         "clock": type(controller.clock).__name__,
-        "fallback": controller._fallback is not None,
+        "fallback": controller._fallback.fallback is not None,
         "channels": channels,
     }
 
