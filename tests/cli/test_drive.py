@@ -202,8 +202,10 @@ def test_a_planner_around_the_model_drives(folder: Path, tmp_path: Path) -> None
     assert (facts["samples"], facts["steps"], facts["timing"]) == (2, 24, None)
     assert results["run"]["channels"] == ["model nvfp4", "model bf16", "rule"]
     (row,), found = results["episodes"], results["planner"]
-    assert sum(found["taken"].values()) == row["steps"] - row["trips"]["0"]
-    assert found["imagined_steps"] == 24 * row["steps"] and found["taken"]["plan"] > 0
+    # Whether two samples around an untrained model's actions promise more, its weights decide.
+    asked = row["steps"] - row["trips"]["0"]
+    assert sum(found["taken"].values()) == asked > 0 == found["taken"]["malformed"]
+    assert found["imagined_steps"] == 24 * asked
 
 
 def test_no_breakers_means_none(folder: Path) -> None:
