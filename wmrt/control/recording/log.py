@@ -24,7 +24,9 @@ class Log:
 
     def __init__(self, writer: PartWriter) -> None:
         self._writer = writer
-        self._counts = dict.fromkeys(("steps", "events", "commands", "gaps", "lost"), 0)
+        self._counts = dict.fromkeys(("steps", "events", "commands", "gaps"), 0)
+        self._safe = dict(self._counts)  # of what the operating system has
+        self._unsafe = self._lost = 0  # entries that it has not yet, or will never have
         self._dropped = self._step = self._now_ns = 0
         self.stopped: str | None = None
 
@@ -35,38 +37,40 @@ class Log:
     def write(self, entry: Entry) -> None:
         """One entry with its events, and before it a gap if entries were dropped since the last."""
         if self.stopped is not None:
-            self._counts["lost"] += 1
+            self._lost += 1
             return
+        self._unsafe += 1
         try:
-            self._gap(entry.dropped - self._dropped, "the ring was full")
-            self._dropped = max(entry.dropped, self._dropped)
-            if isinstance(entry, StepEntry):
-                now = entry.outcome.now_ns
-                self._now_ns = now if type(now) is int else self._now_ns
-                self._write_step(entry)
-            else:
-                self._put(
-                    COMMANDS,
-                    "commands",
-                    messages.command_message(
-                        entry.name, entry.arguments, entry.now_ns, entry.after_step
-                    ),
-                )
-            for event in entry.events:
-                self._put(EVENTS, "events", messages.event_message(event))
+            self._write(entry)
+            if self._writer.full:
+                self._flush()
         except Exception as error:
             self._stop(error)
 
+    def _write(self, entry: Entry) -> None:
+        self._gap(entry.dropped - self._dropped, "the ring was full")
+        self._dropped = max(entry.dropped, self._dropped)
+        if isinstance(entry, StepEntry):
+            self._write_step(entry)
+        else:
+            command = (entry.name, entry.arguments, entry.now_ns, entry.after_step)
+            self._put(COMMANDS, "commands", messages.command_message(*command))
+        for event in entry.events:
+            self._put(EVENTS, "events", messages.event_message(event))
+
     def _write_step(self, entry: StepEntry) -> None:
+        number, now = entry.outcome.step, entry.outcome.now_ns
+        self._now_ns = now if type(now) is int else self._now_ns
         try:
             message = messages.step_message(entry.outcome, entry.inputs)
             text = messages.text(message)
         except Exception as error:  # none is known; the file says what is missing, and goes on
-            self._counts["lost"] += 1
-            self._gap(1, f"step {entry.outcome.step} could not be encoded: {type(error).__name__}")
+            self._unsafe -= 1
+            self._lost += 1
+            self._gap(1, f"step {number} could not be encoded: {type(error).__name__}")
             return
-        self._step = entry.outcome.step
-        self._writer.write(STEPS, text, self._now_ns, self._step)
+        self._step = number
+        self._writer.write(STEPS, text, self._now_ns, number)
         self._counts["steps"] += 1
 
     def _gap(self, missing: int, reason: str) -> None:
@@ -82,17 +86,22 @@ class Log:
         """Hand what was written to the operating system."""
         if self.stopped is None:
             try:
-                self._writer.flush()
+                self._flush()
             except Exception as error:
                 self._stop(error)
+
+    def _flush(self) -> None:
+        self._writer.flush()
+        self._safe, self._unsafe = dict(self._counts), 0
 
     def end(self, dropped: int) -> None:
         """Finish the file; ``dropped`` is the ring's last word."""
         if self.stopped is None:
             try:
                 self._gap(dropped - self._dropped, "the ring was full")
-                tail = {key: str(count) for key, count in self._counts.items()}
-                self._writer.end({**tail, "dropped": str(dropped)})
+                tail = {**self._counts, "lost": self._lost, "dropped": dropped}
+                self._writer.end({key: str(count) for key, count in tail.items()})
+                self._safe, self._unsafe = dict(self._counts), 0
             except Exception as error:
                 self._stop(error)
 
@@ -102,15 +111,16 @@ class Log:
 
     def _stop(self, error: Exception) -> None:
         said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        self._counts, self._lost = self._safe, self._lost + self._unsafe
         self.stopped = f"{self._writer.path}: {said}"
         self._writer.abandon()
 
     def stats(self) -> dict[str, Any]:
         """Counters, bytes and files so far, and why it stopped."""
-        writer = self._writer
         return {
             **self._counts,
-            "bytes": writer.bytes,
-            "files": writer.part,
+            "lost": self._lost,
+            "bytes": self._writer.bytes,
+            "files": self._writer.part,
             "stopped": self.stopped,
         }

@@ -102,8 +102,11 @@ class PartWriter:
         sequence &= 0xFFFFFFFF
         self._writer.add_message(self._channels[topic], self._log_ns, data, self._log_ns, sequence)
         self._pending += len(data)
-        if self._pending >= self.CHUNK_BYTES:
-            self.flush()
+
+    @property
+    def full(self) -> bool:
+        """Whether it is time to `flush`: the chunk has grown large enough."""
+        return self._pending >= self.CHUNK_BYTES
 
     def flush(self) -> None:
         """Hand everything so far to the operating system; begin another file if this one is full.
