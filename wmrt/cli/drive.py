@@ -61,6 +61,12 @@ if TYPE_CHECKING:
     help="Processes, one thread each; more than one share the cores, so no deadline is enforced.",
 )
 @out_option(help="Write report.html and episode.gif there.")
+@click.option(
+    "--limits",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Limits of the breakers, as save_limits writes them; default the actuators' own.",
+)
 @click.option("--no-breakers", is_flag=True, help="Send the driver's actions as they are.")
 @click.option(
     "--no-deadline",
@@ -85,6 +91,7 @@ def command(
     seed: int,
     jobs: int,
     out: Path | None,
+    limits: Path | None,
     no_breakers: bool,
     no_deadline: bool,
     record: Path | None,
@@ -106,7 +113,9 @@ def command(
     seeds = range(seed, seed + episodes)
     if record is not None:
         check_place(record, seeds)
-    plan = Plan(env_name, model, recipe, device, not no_breakers, deadline, threads, executor)
+    plan = Plan(
+        env_name, model, recipe, device, not no_breakers, deadline, threads, executor, limits=limits
+    )
     if record is not None:
         plan = replace(plan, record=str(record))
     _run(plan, seeds, jobs, out, json_path)
