@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,11 +23,13 @@ class Question(NamedTuple):
         step: number of the control step, from 1.
         state: what they see, read only: each gets a copy.
         previous: the action actually sent last.
+        until: reading of the timer from which the reply is late.
     """
 
     step: int
     state: Mapping[str, Any]
     previous: tuple[float, ...]
+    until: float = math.inf
 
 
 class Reply(NamedTuple):
@@ -107,9 +110,9 @@ class Panel:
 
     def reply(self, question: Question) -> Reply:
         """Ask all of them; raises nothing on their account."""
-        step, state, previous = question
+        step, state, previous, until = question
         answer = ask(self.policy, state, previous, self._predicted, self._rows, self._timer)
-        votes, failed = self.channels.ask(step, state, previous)
+        votes, failed = self.channels.ask(step, state, previous, until)
         return Reply(answer, votes, failed)
 
     def reset(self) -> None:
@@ -144,7 +147,8 @@ class Consultant:
             started: reading of the timer when the step began.
         """
         breakers = self._breakers
-        reply = self._panel.reply(Question(breakers.step, state, breakers.reference))
+        until = started + self._deadline_ns
+        reply = self._panel.reply(Question(breakers.step, state, breakers.reference, until))
         return self._judge(reply, self._timer() - started)
 
     def clear(self) -> int | None:

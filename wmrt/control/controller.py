@@ -99,7 +99,7 @@ class Controller:
         self.breakers = breakers_for(model, period, breakers, settings.text("robot", robot))
         self._timer = timer
         self._fallback = fallback
-        self._channels = Channels(channels, len(model.actions))
+        self._channels = Channels(channels, model, timer)
         self._intake = Intake(model.schema, settings.nanoseconds("max_age", max_age))
         self._plan = Plan(settings.count("max_chunk_age", max_chunk_age, 0))
         predicted = tuple(bound.name for bound in self.breakers.limits.state)
@@ -286,5 +286,6 @@ class Controller:
             return {
                 **self._account.tally.report(self.breakers),
                 "unknown_values": self._intake.unknown,
-                "channel_failures": dict(self._channels.failures),
+                "channel_failures": self._channels.failures,
+                "channels": self._channels.report(),
             }
