@@ -73,6 +73,22 @@ if TYPE_CHECKING:
     metavar="PLACE",
     help="Record every decision for `wmrt replay`: a folder, or NAME.mcap for one episode.",
 )
+@click.option(
+    "--consensus",
+    default="auto",
+    show_default=True,
+    metavar="SECOND",
+    help="Second opinion that votes with the model and the environment's rule, 2 of 3: a recipe of "
+    "the model, an earlier checkpoint, auto (bf16, or nvfp4 beside bf16), or off.",
+)
+@click.option(
+    "--consensus-every",
+    "every",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Vote every so many steps.",
+)
 @json_option
 def command(
     env_name: str,
@@ -88,6 +104,8 @@ def command(
     no_breakers: bool,
     no_deadline: bool,
     record: Path | None,
+    consensus: str,
+    every: int,
     json_path: Path | None,
 ) -> None:
     """Drive a simulated car with a world model, all breakers on, and show what it did.
@@ -106,7 +124,8 @@ def command(
     seeds = range(seed, seed + episodes)
     if record is not None:
         check_place(record, seeds)
-    plan = Plan(env_name, model, recipe, device, not no_breakers, deadline, threads, executor)
+    how = (device, not no_breakers, deadline, threads, executor, consensus, every)
+    plan = Plan(env_name, model, recipe, *how)
     if record is not None:
         plan = replace(plan, record=str(record))
     _run(plan, seeds, jobs, out, json_path)

@@ -11,6 +11,7 @@ from wmrt.control.defaults import default_limits
 from wmrt.control.driving import DrivenStep, drive
 from wmrt.control.predict import PredictPolicy
 from wmrt.control.protocol import Outcome, Policy, Recorder, StepInputs
+from wmrt.control.standard import standard_channels
 
 if TYPE_CHECKING:
     from wmrt.control.gym_wrapper import ControlledEnv
@@ -28,6 +29,7 @@ __all__ = [
     "StepInputs",
     "default_limits",
     "drive",
+    "standard_channels",
 ]
 
 

@@ -42,7 +42,7 @@ class Channel:
             for one.
         identity: two channels of one identity always agree; None where ``fn`` says it, or nothing
             does.
-        resident_bytes: what it keeps in memory, None where that is not known.
+        policy: the second model, if that is what it is.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Channel:
     reset: Callable[[], object] | None = None
     observe: Callable[[dict[str, Any], Any], object] | None = None
     identity: Identity | None = None
-    resident_bytes: int | None = None
+    policy: Policy | None = None
 
     def __post_init__(self) -> None:
         settings.text("a channel's name", self.name)
@@ -77,8 +77,6 @@ class Channel:
         has one (a `WorldModel` then leaves out its heads), else by a ``step`` nobody reads.
         """
         settings.has_methods(f"channel {name!r}: policy", policy, ("step", "reset"))
-        report = getattr(policy, "report", None)
-        held = getattr(report(), "resident_bytes", None) if callable(report) else None
         return cls(
             name,
             lambda state, previous: policy.step(state, previous).action,
@@ -86,8 +84,14 @@ class Channel:
             policy.reset,
             getattr(policy, "observe", policy.step),
             identity_of(policy),
-            held,
+            policy,
         )
+
+    @property
+    def resident_bytes(self) -> int | None:
+        """What its model keeps in memory; None where there is none, or it does not say."""
+        report = getattr(self.policy, "report", None)
+        return getattr(report(), "resident_bytes", None) if callable(report) else None
 
 
 @dataclass

@@ -99,6 +99,9 @@ class BareArm:
         self._previous = np.clip(np.asarray(answer.action, np.float32), -1.0, 1.0)
         return Outcome(self._previous, took, took)
 
+    def channels(self) -> dict[str, Any]:
+        return {}
+
 
 class ControlledArm:
     """A policy behind the breakers of a `Controller`.
@@ -136,6 +139,10 @@ class ControlledArm:
             state=last.after.value,
             late=last.late if self._deadline else None,
         )
+
+    def channels(self) -> dict[str, Any]:
+        told: dict[str, Any] = self._controller.stats()["channels"]
+        return told
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,12 @@ from wmrt.cli.driving.arms import CONTROL_ARMS, POLICIES, Guard, make_arm
 from wmrt.cli.driving.environment import open_environment
 from wmrt.cli.driving.episode import Arm
 from wmrt.cli.driving.records import Records
-from wmrt.control import Channel, Policy
+from wmrt.control import Policy
 from wmrt.core.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
     from wmrt.model.checkpoint import Checkpoint
+    from wmrt.runtime import WorldModel
 
 #: Steps before the first episode, so that no figure holds what only happens once.
 WARM_UP = 3
@@ -26,8 +27,9 @@ DEFAULT_RECIPE = "nvfp4"
 class Plan:
     """What to run; plain data, so that another process can set up the same.
 
-    ``threads`` is what a model computes with; None leaves it to the executor. ``record`` is where
-    recordings go; see `wmrt.cli.driving.records`.
+    ``threads`` is what a model computes with; None leaves it to the executor. ``consensus`` is the
+    second opinion beside the rule: ``auto`` (another recipe), ``off``, a recipe or a checkpoint.
+    ``record`` is where recordings go; see `wmrt.cli.driving.records`.
     """
 
     env: str
@@ -38,6 +40,8 @@ class Plan:
     deadline: bool = True
     threads: int | None = None
     executor: str = "auto"
+    consensus: str = "auto"
+    every: int = 1
     record: str | None = None
 
     @property
@@ -111,7 +115,12 @@ def _records(plan: Plan, guarded: bool) -> Records | None:
         return None
     if not guarded:
         raise UsageError("--record records a controller, and here is none; leave the breakers on")
-    return Records(Path(plan.record), {"env": plan.env, "model_name": plan.model})
+    return Records(Path(plan.record), _facts(plan))
+
+
+def _facts(plan: Plan) -> dict[str, str]:
+    """What a recording notes, for a replay to find the models again."""
+    return {"env": plan.env, "model_name": plan.model, "consensus": plan.consensus}
 
 
 def _breaker_note(plan: Plan, guarded: bool) -> tuple[str, ...]:
@@ -144,22 +153,48 @@ def _model_arm(plan: Plan, env: Any) -> Stand:
         notes=(*_origin_note(checkpoint), *(() if plan.breakers else ("no breakers",))),
     )
     records = _records(plan, plan.breakers)
-    guard = Guard(deadline=plan.deadline, records=records) if plan.breakers else None
-    if guard is not None and packed:
-        note = "breakers at levels 0 to 2: a packed checkpoint has no bf16 form to vote with"
-        account = replace(account, notes=(*account.notes, note))
-    elif guard is not None:
-        # The same graph twice would always agree, so a bf16 run is checked by a quantized one.
-        other = DEFAULT_RECIPE if model.recipe.name == "bf16" else "bf16"
-        twin = WorldModel.from_checkpoint(checkpoint, recipe=other, **plan.model_options)
-        _warm_up(twin, env)
-        channels = (Channel.from_policy(f"model {other}", twin), Channel("rule", env.rule_action))
-        guard = replace(guard, channels=channels)
-        names = (f"model {model.recipe.name}", *(channel.name for channel in channels))
-        consensus = twin.report().to_json()
-        account = replace(account, levels=(0, 1, 2, 3), channels=names, consensus=consensus)
+    guard = None
+    if plan.breakers:
+        guard, account = _guard(plan, env, checkpoint, model, account)
+        guard = replace(guard, records=records)
     _warm_up(model, env)
     return Stand(env, make_arm(model, env, guard), account, records)
+
+
+def _guard(
+    plan: Plan, env: Any, checkpoint: Checkpoint, model: WorldModel, account: Account
+) -> tuple[Guard, Account]:
+    """Breakers, with a vote where there is a second opinion; and the account of them."""
+    from wmrt.control import standard_channels
+
+    guard = Guard(deadline=plan.deadline)
+    reason = "as asked for" if plan.consensus == "off" else None
+    if plan.consensus == "auto" and checkpoint.quantization is not None:
+        reason = "a packed checkpoint has no bf16 form to vote with"
+    if reason is not None:
+        note = f"breakers at levels 0 to 2: {reason}"
+        return guard, replace(account, notes=(*account.notes, note))
+    second, recipe = _second(plan, checkpoint)
+    channels = standard_channels(
+        model, env.rule_action, second, recipe, every=plan.every, **plan.model_options
+    )
+    twin: Any = channels[0].policy
+    _warm_up(twin, env)
+    names = (f"model {model.recipe.name}", *(channel.name for channel in channels))
+    consensus = twin.report().to_json()
+    account = replace(account, levels=(0, 1, 2, 3), channels=names, consensus=consensus)
+    return replace(guard, channels=channels), account
+
+
+def _second(plan: Plan, checkpoint: Checkpoint) -> tuple[str | Checkpoint, str | None]:
+    """The second opinion that ``--consensus`` names: a recipe of the model, or a checkpoint."""
+    from wmrt.quant.recipe import RECIPES
+
+    if plan.consensus == "auto":
+        return checkpoint, None
+    if plan.consensus in RECIPES:
+        return checkpoint, plan.consensus
+    return plan.consensus, None
 
 
 def _origin_note(checkpoint: Checkpoint) -> tuple[str, ...]:
