@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from wmrt.control.calibration import Calibration
 from wmrt.control.channels import Channel
 from wmrt.control.clock import StepClock
 from wmrt.control.controller import Controller
 from wmrt.control.defaults import default_limits
 from wmrt.control.driving import DrivenStep, drive
+from wmrt.control.monitor import Monitor
 from wmrt.control.predict import PredictPolicy
 from wmrt.control.protocol import Outcome, Policy, Recorder, StepInputs
 from wmrt.control.standard import standard_channels
@@ -17,10 +19,12 @@ if TYPE_CHECKING:
     from wmrt.control.gym_wrapper import ControlledEnv
 
 __all__ = [
+    "Calibration",
     "Channel",
     "ControlledEnv",
     "Controller",
     "DrivenStep",
+    "Monitor",
     "Outcome",
     "Policy",
     "PredictPolicy",

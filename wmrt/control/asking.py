@@ -20,12 +20,14 @@ class Answer(NamedTuple):
         chunk: the next actions, row 0 for now; empty when there is none to rely on.
         note: what was wrong with the chunk, which alone is no reason to distrust the action.
         policy_ns: duration of the policy's step.
+        foreseen: the next state as the policy predicts it, as it came.
     """
 
     proposal: Proposal
     chunk: tuple[tuple[float, ...], ...]
     note: Finding | None
     policy_ns: int
+    foreseen: Any = None
 
 
 def ask(
@@ -51,7 +53,8 @@ def ask(
         step = policy.step(dict(state), given)
         ended = timer()
         action = as_action(step.action, size)
-        following = as_predicted(getattr(step, "predicted", None), predicted)
+        foreseen = getattr(step, "predicted", None)
+        following = as_predicted(foreseen, predicted)
         chunk = as_chunk(getattr(step, "chunk", None), size, rows)
     except Exception as error:  # a policy must not stop the loop
         took = (timer() if ended is None else ended) - began
@@ -62,5 +65,5 @@ def ask(
     if isinstance(following, Finding):
         return Answer(Proposal(action, fault=following), (), None, took)
     if isinstance(chunk, Finding):
-        return Answer(Proposal(action, following), (), chunk, took)
-    return Answer(Proposal(action, following), chunk, None, took)
+        return Answer(Proposal(action, following), (), chunk, took, foreseen)
+    return Answer(Proposal(action, following), chunk, None, took, foreseen)

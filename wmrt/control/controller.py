@@ -17,6 +17,7 @@ from wmrt.control.channels import Channel, Channels
 from wmrt.control.consult import NOT_ASKED, Consultant, Consulted, Panel
 from wmrt.control.defaults import breakers_for
 from wmrt.control.intake import Intake
+from wmrt.control.monitor import Monitor, attached
 from wmrt.control.plan import Plan
 from wmrt.control.protocol import Outcome, Policy, Recorder
 from wmrt.control.watchdog import Watchdog
@@ -49,6 +50,7 @@ class Controller:
         fallback: where to ramp when the policy may not drive; default the schema's neutral action.
         recorder: gets every outcome and command; see `Recorder`.
         channels: two more opinions for level 3, or none.
+        monitor: compares each observation with what the model expected of it; off by default.
         clock: what the rate limits go by, read once per step. The default is the machine's
             monotonic clock; a loop that does not run in real time needs `StepClock`.
         timer: nanoseconds, for durations and the deadline.
@@ -83,6 +85,7 @@ class Controller:
         recorder: Recorder | None = None,
         channels: Sequence[Channel] = (),
         *,
+        monitor: Monitor | None = None,
         clock: Clock | None = None,
         timer: Callable[[], int] = time.perf_counter_ns,
         robot: str = "robot",
@@ -103,7 +106,10 @@ class Controller:
         self._intake = Intake(model.schema, settings.nanoseconds("max_age", max_age))
         self._plan = Plan(settings.count("max_chunk_age", max_chunk_age, 0))
         predicted = tuple(bound.name for bound in self.breakers.limits.state)
-        panel = Panel(model, self._channels, predicted, self._plan.rows, timer)
+        self._monitor = attached(monitor, model, period)
+        panel = Panel(
+            model, self._channels, predicted, self._plan.rows, timer, self._monitor.foresight
+        )
         kind = Watchdog if watched else Consultant
         self._consultant = kind(panel, self.breakers, self._plan, limit, timer)
         weakref.finalize(self, self._consultant.close)
@@ -157,6 +163,7 @@ class Controller:
         consulted = NOT_ASKED
         if breakers.admit(seen.faults, seen.notes) and seen.state is not None and not self._closed:
             consulted = self._consulted = self._consultant.ask(seen.state, self._started)
+            self._monitor.judge(breakers, seen.state, consulted.expected)
         fallback = None if self._fallback is None else self._goal(self._fallback, seen.state)
         decision = breakers.decide(consulted.proposal, fallback, consulted.votes)
         if breakers.stops != stops:
@@ -175,9 +182,11 @@ class Controller:
     def _goal(
         self, fallback: Fallback, state: dict[str, Any] | None
     ) -> Callable[[], Sequence[float]]:
+        known = self._monitor.trusted(state)
+
         def ask() -> Sequence[float]:
             try:
-                goal = fallback(None if state is None else dict(state), self.breakers.reference)
+                goal = fallback(None if known is None else dict(known), self.breakers.reference)
                 self._fell_back = tuple(float(value) for value in goal)
             except Exception as error:
                 self._fell_back = type(error).__name__
@@ -212,6 +221,7 @@ class Controller:
             self._plan.clear()
             self._intake.reset()
             self._tell("reset", measured=measured, dropped=self._consultant.clear())
+            self._monitor.reset()
             self._consultant.reset()
 
     def engage(self, operator: str, measured: Sequence[float] | None = None) -> None:
@@ -288,4 +298,5 @@ class Controller:
                 "unknown_values": self._intake.unknown,
                 "channel_failures": self._channels.failures,
                 "channels": self._channels.report(),
+                "monitor": self._monitor.report(),
             }

@@ -47,7 +47,8 @@ class Watchdog(Consultant):
     def ask(self, state: Mapping[str, Any], started: int) -> Consulted:
         """The step's question; see `Consultant.ask`. Returns at the deadline."""
         breakers, worker = self._breakers, self._worker
-        question = Question(breakers.step, _own(state), breakers.reference)
+        until = started + self._deadline_ns
+        question = Question(breakers.step, _own(state), breakers.reference, until)
         replaced = worker.ask(question)
         reply, finished = self._wait(question, started)
         stopped, self._interrupted = self._interrupted, False
@@ -56,6 +57,8 @@ class Watchdog(Consultant):
                 breakers.report(
                     Cause.NOTE, late.fault._replace(kind=f"late {late.fault.kind}"[:80])
                 )
+            for finding in late.failed:
+                breakers.report(Cause.CHANNEL, finding)
         took = self._timer() - started
         if reply is not None:
             consulted = self._judge(reply, took)
@@ -80,7 +83,7 @@ class Watchdog(Consultant):
                     raise done.answer
                 if done.question is question:
                     return done.answer, finished
-                finished.append(_late(done.question, done.answer.answer))
+                finished.append(_late(done.question, done.answer))
             if self._interrupted or not told:
                 return None, finished
 
@@ -125,8 +128,9 @@ class _Answering:
         return self._panel.reply(question)
 
 
-def _late(question: Question, answer: Answer) -> Late:
-    return Late(question.step, answer.policy_ns, answer.proposal.fault)
+def _late(question: Question, reply: Reply) -> Late:
+    answer = reply.answer
+    return Late(question.step, answer.policy_ns, answer.proposal.fault, reply.failed)
 
 
 def _own(state: Mapping[str, Any]) -> Mapping[str, Any]:
