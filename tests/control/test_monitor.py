@@ -170,6 +170,18 @@ def test_a_late_answer_is_not_compared_but_the_next_one_is() -> None:
     assert world.bench.controller.stats()["monitor"]["compared"] == compared + 1
 
 
+def test_behind_a_watchdog_it_finds_the_same() -> None:
+    found = []
+    for watchdog in (False, True):
+        world = watched(watchdog=watchdog, deadline=30.0)  # a busy machine is not late
+        world.steps(3)
+        world.steps(6, gap=world.state["gap"])
+        world.steps(20)
+        events = world.bench.controller.breakers.events.snapshot()
+        found.append(([event.to_json() for event in events], world.state))
+    assert found[0] == found[1] and found[0][0]
+
+
 def test_unknown_values_are_not_compared() -> None:
     world = watched()
     world.steps(3)

@@ -56,13 +56,11 @@ class Late(NamedTuple):
         step: whose it was.
         policy_ns: duration of the policy's step.
         fault: why it would have been no use anyway.
-        failed: what the channels failed at, such as the time they took.
     """
 
     step: int
     policy_ns: int
     fault: Finding | None
-    failed: Sequence[Finding] = ()
 
 
 class Consulted(NamedTuple):

@@ -57,8 +57,6 @@ class Watchdog(Consultant):
                 breakers.report(
                     Cause.NOTE, late.fault._replace(kind=f"late {late.fault.kind}"[:80])
                 )
-            for finding in late.failed:
-                breakers.report(Cause.CHANNEL, finding)
         took = self._timer() - started
         if reply is not None:
             consulted = self._judge(reply, took)
@@ -83,7 +81,7 @@ class Watchdog(Consultant):
                     raise done.answer
                 if done.question is question:
                     return done.answer, finished
-                finished.append(_late(done.question, done.answer))
+                finished.append(_late(done.question, done.answer.answer))
             if self._interrupted or not told:
                 return None, finished
 
@@ -128,9 +126,8 @@ class _Answering:
         return self._panel.reply(question)
 
 
-def _late(question: Question, reply: Reply) -> Late:
-    answer = reply.answer
-    return Late(question.step, answer.policy_ns, answer.proposal.fault, reply.failed)
+def _late(question: Question, answer: Answer) -> Late:
+    return Late(question.step, answer.policy_ns, answer.proposal.fault)
 
 
 def _own(state: Mapping[str, Any]) -> Mapping[str, Any]:
