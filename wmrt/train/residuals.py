@@ -31,6 +31,8 @@ from wmrt.train.dataset import Episode, Meta
 USUAL = 0.9
 #: Every third drive fits scales and peaks.
 THIRD = 3
+#: A drive that just reaches a limit is within it, whatever the last digit of a quotient.
+EDGE = 1.0 + 1e-9
 
 #: A drive as the monitor sees it: numeric columns observed and foreseen, float64[T, N]; NaN for
 #: unknown.
@@ -63,7 +65,7 @@ def calibrate(
     threshold = sorted(scores)[rank - 1]
     steps = sum(len(observed) for observed, _ in rest)
     limits = {
-        column.name: ColumnLimits(_tidy(scale), *(_tidy(peak * threshold) for peak in peaks))
+        column.name: ColumnLimits(scale, *(float(peak) * threshold * EDGE for peak in peaks))
         for column, scale, peaks in zip(columns, scales, usual.T, strict=True)
     }
     return Calibration(
@@ -122,7 +124,7 @@ def _scales(columns: Sequence[Column], pairs: Sequence[Pair]) -> list[float]:
     for i, column in enumerate(columns):
         known = differences[:, i][~np.isnan(differences[:, i])]
         usual = float(np.quantile(known, USUAL)) if len(known) else 0.0
-        scales.append(max(usual, 10.0**-column.decimals))
+        scales.append(_tidy(max(usual, 10.0**-column.decimals)))
     return scales
 
 
