@@ -4,8 +4,8 @@
 
 The shipped model drives held-out seeds with its monitor on. Clean drives count false alarms. In a
 faulty drive a sensor freezes, or drifts, from a random step on; the drive ends at the alarm, or
-after 5 s without one. A sensor whose true reading stays where it froze has not failed yet: such a drive
-is counted as still, not as missed.
+after 5 s without one. A sensor whose true reading stays where it froze has not failed yet: such a
+drive is counted as still, not as missed.
 """
 
 from __future__ import annotations

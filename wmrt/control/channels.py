@@ -112,9 +112,6 @@ class Channels:
         model: the running model; the channels must differ from it and from each other.
         timer: nanoseconds.
 
-    Attributes:
-        failures: failed votes by channel.
-
     Raises:
         SafetyError: another number of channels, two of one name, or two that always agree.
     """
@@ -139,11 +136,6 @@ class Channels:
             own = [(c.name, c.identity or identity_of(c.fn)) for c in self._channels]
             require_diverse([("the running model", identity_of(model)), *own])
         self._accounts = {name: _Account() for name in names}
-
-    @property
-    def failures(self) -> dict[str, int]:
-        """Failed votes by channel."""
-        return {name: account.failures for name, account in self._accounts.items()}
 
     def reset(self) -> None:
         for channel in self._channels:
@@ -244,13 +236,13 @@ class Channels:
             account.observing.add(self._timer() - began)
         return None
 
-    def report(self) -> dict[str, Any]:
-        """What each channel did and what it costs, plain data.
+    def stats(self) -> dict[str, Any]:
+        """Failed votes by channel, and what each channel did and costs; plain data.
 
         ``ms`` is the time of a vote, ``observe_ms`` that of a step without one; ``resident_bytes``
         is None where it is not known.
         """
-        return {
+        told = {
             channel.name: {
                 "every": channel.every,
                 "votes": account.votes,
@@ -262,3 +254,5 @@ class Channels:
             }
             for channel, account in zip(self._channels, self._accounts.values(), strict=True)
         }
+        failures = {name: account.failures for name, account in self._accounts.items()}
+        return {"channel_failures": failures, "channels": told}

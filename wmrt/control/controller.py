@@ -107,9 +107,8 @@ class Controller:
         self._plan = Plan(settings.count("max_chunk_age", max_chunk_age, 0))
         predicted = tuple(bound.name for bound in self.breakers.limits.state)
         self._monitor = attached(monitor, model, period)
-        panel = Panel(
-            model, self._channels, predicted, self._plan.rows, timer, self._monitor.foresight
-        )
+        foresight = self._monitor.foresight
+        panel = Panel(model, self._channels, predicted, self._plan.rows, timer, foresight)
         kind = Watchdog if watched else Consultant
         self._consultant = kind(panel, self.breakers, self._plan, limit, timer)
         weakref.finalize(self, self._consultant.close)
@@ -296,7 +295,6 @@ class Controller:
             return {
                 **self._account.tally.report(self.breakers),
                 "unknown_values": self._intake.unknown,
-                "channel_failures": self._channels.failures,
-                "channels": self._channels.report(),
+                **self._channels.stats(),
                 "monitor": self._monitor.report(),
             }
