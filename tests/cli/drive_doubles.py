@@ -83,10 +83,10 @@ class Scripted:
         self,
         outcomes: Sequence[Outcome],
         controlled: bool = True,
-        channels: Mapping[str, Any] | None = None,
+        told: Mapping[str, Any] | None = None,
     ) -> None:
         self.controlled = controlled
-        self._channels = dict(channels or {})
+        self._told = dict(told or {})
         self._outcomes = list(outcomes)
         self.seeds: list[int] = []
 
@@ -96,8 +96,8 @@ class Scripted:
     def act(self, state: Mapping[str, Any]) -> Outcome:
         return self._outcomes.pop(0)
 
-    def channels(self) -> dict[str, Any]:
-        return self._channels
+    def told(self) -> dict[str, Any]:
+        return self._told
 
 
 def channel(votes: int, p50: float | None, **changes: Any) -> dict[str, Any]:
@@ -130,6 +130,7 @@ def episode(seed: int, returned: float, **row: Any) -> Episode:
         "degraded_steps": 3,
         "openings": 1,
         "channels": {},
+        "monitor": None,
         "step_ms": {"p50": 1.0, "p99": 2.0, "max": 3.0},
     }
     return Episode({**defaults, **row}, [1_000_000] * 10, [2_000_000] * 10, {"marker": seed})

@@ -185,6 +185,22 @@ def test_the_second_opinion_is_what_was_asked_for(folder: Path, tmp_path: Path) 
     assert channels == ("model nvfp4", "earlier model bf16", "rule")
 
 
+def test_a_monitor_is_there_when_it_is_asked_for(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = error_line(capsys, "--model", str(folder), "--monitor")
+    assert "no monitor.json; run: wmrt calibrate" in line
+    assert "no model that expects" in error_line(capsys, "--model", "rule", "--monitor")
+    record = tmp_path / "drive.mcap"
+    options = ["--monitor", "--seed", "500321", "--episodes", "1", "--no-deadline"]
+    found = drive(*options, "--consensus", "off", "--record", str(record), out=tmp_path / "m.json")
+    (row,) = found["results"]["episodes"]
+    told = row["monitor"]
+    assert told["compared"] == row["steps"] - 1 and told["failures"] == 0
+    assert found["results"]["summary"]["monitor"]["alarms"] == told["alarms"]
+    assert main(["replay", str(record)]) == 0
+
+
 def test_a_second_opinion_that_cannot_differ_is_refused(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

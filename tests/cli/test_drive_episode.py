@@ -20,7 +20,7 @@ def test_row_counts_what_happened() -> None:
             outcome(2.0, tripped=(2,), state="degraded", late=True),
             outcome(None, tripped=(0,), source="fallback", state="open"),
         ],
-        channels={"rule": {"votes": 4}},
+        told={"channels": {"rule": {"votes": 4}}, "monitor": {"alarms": 2}},
     )
     found = drive_episode(env, arm, 7)
     assert env.seeds == arm.seeds == [7]
@@ -39,6 +39,7 @@ def test_row_counts_what_happened() -> None:
         "openings": 1,
         "latched": False,
         "channels": {"rule": {"votes": 4}},
+        "monitor": {"alarms": 2},
         "step_ms": {"p50": 2.0, "p99": 3.0, "max": 3.0},
     }
     assert found.step_ns == [1_000_000, 3_000_000, 2_000_000]  # the step that was not asked is none
@@ -51,7 +52,7 @@ def test_without_breakers_their_counts_are_missing_not_zero() -> None:
     row = drive_episode(Straight(offroad=True), arm, 1).row
     assert row["offroad"] and not row["crashed"]
     keys = ("trips", "deadline_misses", "fallback_steps", "degraded_steps", "latched")
-    assert [row[key] for key in (*keys, "openings", "channels")] == [None] * 7
+    assert [row[key] for key in (*keys, "openings", "channels", "monitor")] == [None] * 8
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_summary_of_three_episodes() -> None:
     assert found["distance_m"] == pytest.approx(250 / 3)
     assert found["trips"] == {"0": 0, "1": 3, "2": 6, "3": 9}
     assert (found["deadline_misses"], found["fallback_steps"], found["degraded_steps"]) == (3, 6, 9)
-    assert (found["openings"], found["channels"]) == (3, {})
+    assert (found["openings"], found["channels"], found["monitor"]) == (3, {}, None)
     assert found["step_ms"]["n"] == 30 and found["step_ms"]["p50"] == 1.0
     assert found["act_ms"]["p50"] == 2.0 and found["resident_bytes"] == 99
     assert found["latency"] == "one process"
@@ -57,6 +57,14 @@ def test_what_channels_cost_over_all_episodes() -> None:
         "every": 1, "resident_bytes": 7, "votes": 8, "failures": 1, "late": 2,
         "ms": {"n": 8, "p50": 2.5, "p99": 4.0, "max": 4.0},
         "observe_ms": {"n": 0, "p50": None, "p99": None, "max": None},
+    }  # fmt: skip
+
+
+def test_what_the_monitor_found_over_all_episodes() -> None:
+    told = [{"compared": 9, "alarms": n, "failures": 1, "fields": {}} for n in (0, 3, 4)]
+    rows = [episode(n, 1.0, monitor=one).row for n, one in enumerate(told)]
+    assert summarise(rows, [], [])["monitor"] == {
+        "compared": 27, "alarms": 7, "failures": 3, "episodes_with_alarm": 2,
     }  # fmt: skip
 
 

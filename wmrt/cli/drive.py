@@ -68,6 +68,12 @@ if TYPE_CHECKING:
     help="Never discard a late action; for a machine that is busy with other work.",
 )
 @click.option(
+    "--monitor",
+    is_flag=True,
+    help="Compare every observation with what the model expected of it; needs the model's "
+    "monitor.json, see `wmrt calibrate`.",
+)
+@click.option(
     "--record",
     type=click.Path(path_type=Path),
     metavar="PLACE",
@@ -106,6 +112,7 @@ def command(
     record: Path | None,
     consensus: str,
     every: int,
+    monitor: bool,
     json_path: Path | None,
 ) -> None:
     """Drive a simulated car with a world model, all breakers on, and show what it did.
@@ -124,7 +131,7 @@ def command(
     seeds = range(seed, seed + episodes)
     if record is not None:
         check_place(record, seeds)
-    how = (device, not no_breakers, deadline, threads, executor, consensus, every)
+    how = (device, not no_breakers, deadline, threads, executor, consensus, every, monitor)
     plan = Plan(env_name, model, recipe, *how)
     if record is not None:
         plan = replace(plan, record=str(record))

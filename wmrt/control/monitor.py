@@ -24,6 +24,7 @@ class Unwatched:
     """No monitor: nothing is expected, everything is trusted."""
 
     foresight: Foresight | None = None
+    calibration: Calibration | None = None
 
     def reset(self) -> None:
         """There is nothing to forget."""
@@ -53,7 +54,7 @@ class Monitor(Unwatched):
         settings.require(
             isinstance(calibration, Calibration), "calibration", "a Calibration", calibration
         )
-        self.calibration = calibration
+        self.calibration: Calibration = calibration
         self.compared = self.alarms = 0
         self.alarms_by_field: dict[str, int] = {}
         self._columns: list[tuple[str, int | None, bool, ColumnSums]] = []

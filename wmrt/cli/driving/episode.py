@@ -56,8 +56,9 @@ class Arm(Protocol):
 
     def act(self, state: Mapping[str, Any]) -> Outcome: ...
 
-    def channels(self) -> dict[str, Any]:
-        """What each consensus channel did and cost since `reset`; empty without any."""
+    def told(self) -> dict[str, Any]:
+        """What ``channels`` did and cost, and what the ``monitor`` found, since `reset`; see
+        `Controller.stats`. Empty without breakers."""
         ...
 
 
@@ -155,6 +156,7 @@ def _row(
         "openings": None,
         "latched": None,
         "channels": None,
+        "monitor": None,
         "step_ms": {key: timing[key] for key in ("p50", "p99", "max")},
     }
     if arm.controlled:
@@ -165,7 +167,7 @@ def _row(
         row["degraded_steps"] = sum(o.state == "degraded" for o in outcomes)
         row["openings"] = _openings([o.state for o in outcomes])
         row["latched"] = any(o.state == "latched" for o in outcomes)
-        row["channels"] = arm.channels()
+        row.update(arm.told())
     return row
 
 

@@ -97,6 +97,10 @@ def figures(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     if summary["trips"] is not None:
         lines.append(("state to action", _latency(summary["act_ms"])))
     lines += [(f"channel {name}", _vote(told)) for name, told in summary["channels"].items()]
+    if summary["monitor"] is not None:
+        found = summary["monitor"]
+        episodes = f"{found['episodes_with_alarm']} of {summary['episodes']} episodes"
+        lines.append(("monitor", f"{found['alarms']} alarms, in {episodes}"))
     resident = summary["resident_bytes"]
     lines.append(("resident", "no model" if resident is None else f"{resident / 1e6:.2f} MB"))
     return lines

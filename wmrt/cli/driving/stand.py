@@ -10,7 +10,7 @@ from wmrt.cli.driving.arms import CONTROL_ARMS, POLICIES, Guard, make_arm
 from wmrt.cli.driving.environment import open_environment
 from wmrt.cli.driving.episode import Arm
 from wmrt.cli.driving.records import Records
-from wmrt.control import Policy
+from wmrt.control import Calibration, Policy
 from wmrt.core.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ class Plan:
 
     ``threads`` is what a model computes with; None leaves it to the executor. ``consensus`` is the
     second opinion beside the rule: ``auto`` (another recipe), ``off``, a recipe or a checkpoint.
-    ``record`` is where recordings go; see `wmrt.cli.driving.records`.
+    ``monitor`` compares observations with what the model expected. ``record`` is where recordings
+    go; see `wmrt.cli.driving.records`.
     """
 
     env: str
@@ -42,6 +43,7 @@ class Plan:
     executor: str = "auto"
     consensus: str = "auto"
     every: int = 1
+    monitor: bool = False
     record: str | None = None
 
     @property
@@ -98,6 +100,8 @@ def _control_arm(plan: Plan, env: Any) -> Stand:
         raise UsageError(
             f"--device {plan.device}: {plan.arm} has no model to put there; leave it out"
         )
+    if plan.monitor:
+        raise UsageError(f"--monitor: {plan.arm} has no model that expects anything; leave it out")
     guarded = plan.breakers and plan.arm != "random"
     records = _records(plan, guarded)
     guard = Guard(deadline=plan.deadline, records=records) if guarded else None
@@ -167,7 +171,7 @@ def _guard(
     """Breakers, with a vote where there is a second opinion; and the account of them."""
     from wmrt.control import standard_channels
 
-    guard = Guard(deadline=plan.deadline)
+    guard = Guard(deadline=plan.deadline, calibration=_calibration(plan, model))
     reason = "as asked for" if plan.consensus == "off" else None
     if plan.consensus == "auto" and checkpoint.quantization is not None:
         reason = "a packed checkpoint has no bf16 form to vote with"
@@ -184,6 +188,11 @@ def _guard(
     consensus = twin.report().to_json()
     account = replace(account, levels=(0, 1, 2, 3), channels=names, consensus=consensus)
     return replace(guard, channels=channels), account
+
+
+def _calibration(plan: Plan, model: WorldModel) -> Calibration | None:
+    """Of the prediction monitor, if it was asked for."""
+    return Calibration.load(plan.model, model.recipe.name) if plan.monitor else None
 
 
 def _second(plan: Plan, checkpoint: Checkpoint) -> tuple[str | Checkpoint, str | None]:

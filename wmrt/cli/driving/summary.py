@@ -34,7 +34,8 @@ def summarise(
     the mean of an episode. ``trips`` and the counts are steps, None where no breakers stood, and
     deadline misses also where no deadline was enforced. ``step_ms`` is the policy's own step,
     ``act_ms`` everything from state to action, ``channels`` each consensus channel's votes and cost
-    (the median of the episodes' p50, the largest p99 and max), empty without any.
+    (the median of the episodes' p50, the largest p99 and max), empty without any. ``monitor`` is
+    what the prediction monitor found, None without one.
     """
     mean_return, return_ci = measure.mean_ci95([row["return"] for row in rows])
     mean_speed, speed_ci = measure.mean_ci95([row["mean_speed"] for row in rows])
@@ -53,6 +54,7 @@ def summarise(
         "trips": None,
         **dict.fromkeys(_COUNTS),
         "channels": {},
+        "monitor": None,
         "step_ms": measure.summary(milliseconds(step_ns)),
         "act_ms": measure.summary(milliseconds(act_ns)),
         "latency": "one process" if jobs == 1 else f"shared cores ({jobs} processes)",
@@ -61,9 +63,17 @@ def summarise(
     if controlled:
         summary["trips"] = {str(n): sum(row["trips"][str(n)] for row in rows) for n in LEVELS}
         summary.update({key: _total([row[key] for row in rows]) for key in _COUNTS})
+        if all(row["monitor"] is not None for row in rows):
+            summary["monitor"] = _monitor([row["monitor"] for row in rows])
         told = [row["channels"] for row in rows]
         summary["channels"] = {name: _channel([c[name] for c in told]) for name in told[0]}
     return summary
+
+
+def _monitor(told: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """What the prediction monitor found over all episodes."""
+    sums = {key: sum(one[key] for one in told) for key in ("compared", "alarms", "failures")}
+    return {**sums, "episodes_with_alarm": sum(one["alarms"] > 0 for one in told)}
 
 
 def _channel(told: Sequence[dict[str, Any]]) -> dict[str, Any]:
