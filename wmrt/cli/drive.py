@@ -76,6 +76,12 @@ if TYPE_CHECKING:
     help="Never discard a late action; for a machine that is busy with other work.",
 )
 @click.option(
+    "--monitor",
+    is_flag=True,
+    help="Compare every observation with what the model expected of it; needs the model's "
+    "monitor.json, see `wmrt calibrate`.",
+)
+@click.option(
     "--record",
     type=click.Path(path_type=Path),
     metavar="PLACE",
@@ -91,6 +97,22 @@ if TYPE_CHECKING:
     type=click.IntRange(1),
     metavar="N",
     help="Imagined steps a control step may take; refused if they do not fit the deadline.",
+)
+@click.option(
+    "--consensus",
+    default="auto",
+    show_default=True,
+    metavar="SECOND",
+    help="Second opinion that votes with the model and the environment's rule, 2 of 3: a recipe of "
+    "the model, an earlier checkpoint, auto (bf16, or nvfp4 beside bf16), or off.",
+)
+@click.option(
+    "--consensus-every",
+    "every",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Vote every so many steps.",
 )
 @json_option
 def command(
@@ -110,6 +132,9 @@ def command(
     record: Path | None,
     planner: str | None,
     planner_budget: int | None,
+    consensus: str,
+    every: int,
+    monitor: bool,
     json_path: Path | None,
 ) -> None:
     """Drive a simulated car with a world model, all breakers on, and show what it did.
@@ -127,7 +152,8 @@ def command(
         check_place(record, seeds)
     plan = Plan(
         env_name, model, recipe, device, not no_breakers, deadline, threads, executor,
-        None if record is None else str(record), _planner(planner, planner_budget), limits,
+        consensus, every, monitor, None if record is None else str(record),
+        _planner(planner, planner_budget), limits,
     )  # fmt: skip
     _run(plan, seeds, jobs, out, json_path)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from wmrt.control.calibration import Calibration
 from wmrt.control.channels import Channel
 from wmrt.control.clock import StepClock
 from wmrt.control.controller import Controller
@@ -11,18 +12,22 @@ from wmrt.control.defaults import default_limits
 from wmrt.control.driving import DrivenStep, drive
 from wmrt.control.limits_file import load_limits, save_limits
 from wmrt.control.loop import LoopReport, Observed, run_loop
+from wmrt.control.monitor import Monitor
 from wmrt.control.predict import PredictPolicy
 from wmrt.control.protocol import Outcome, Policy, Recorder, StepInputs
+from wmrt.control.standard import standard_channels
 
 if TYPE_CHECKING:
     from wmrt.control.gym_wrapper import ControlledEnv
 
 __all__ = [
+    "Calibration",
     "Channel",
     "ControlledEnv",
     "Controller",
     "DrivenStep",
     "LoopReport",
+    "Monitor",
     "Observed",
     "Outcome",
     "Policy",
@@ -35,6 +40,7 @@ __all__ = [
     "load_limits",
     "run_loop",
     "save_limits",
+    "standard_channels",
 ]
 
 

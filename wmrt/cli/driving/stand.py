@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from wmrt.cli.driving.arms import CONTROL_ARMS, POLICIES, Guard, make_arm
 from wmrt.cli.driving.environment import open_environment
 from wmrt.cli.driving.episode import Arm
+from wmrt.cli.driving.facts import origin_note, planner_facts
 from wmrt.cli.driving.records import Records
-from wmrt.control import Channel, Policy, default_limits, load_limits
+from wmrt.control import Calibration, Policy, default_limits, load_limits
 from wmrt.control.planning import MPPI, Planner
 from wmrt.core.errors import CheckpointError, UsageError
 
@@ -30,9 +31,11 @@ NO_VOTE = "breakers at levels 0 to 2: a control arm has no second opinion to vot
 class Plan:
     """What to run; plain data, so that another process can set up the same.
 
-    ``threads`` is what a model computes with; None leaves it to the executor. ``record`` is where
-    recordings go; see `wmrt.cli.driving.records`. ``planner`` is put around the model, None for the
-    model as it is. ``limits`` is a file of limits for the breakers, None for the default ones.
+    ``threads`` is what a model computes with; None leaves it to the executor. ``consensus`` is the
+    second opinion beside the rule: ``auto`` (another recipe), ``off``, a recipe or a checkpoint.
+    ``monitor`` compares observations with what the model expected. ``record`` is where recordings
+    go; see `wmrt.cli.driving.records`. ``planner`` is put around the model, None for the model as
+    it is. ``limits`` is a file of limits for the breakers, None for the default ones.
     """
 
     env: str
@@ -43,6 +46,9 @@ class Plan:
     deadline: bool = True
     threads: int | None = None
     executor: str = "auto"
+    consensus: str = "auto"
+    every: int = 1
+    monitor: bool = False
     record: str | None = None
     planner: MPPI | None = None
     limits: Path | None = None
@@ -111,6 +117,8 @@ def _control_arm(plan: Plan, env: Any) -> Stand:
         raise UsageError(
             f"--device {plan.device}: {plan.arm} has no model to put there; leave it out"
         )
+    if plan.monitor:
+        raise UsageError(f"--monitor: {plan.arm} has no model that expects anything; leave it out")
     guarded = plan.breakers and plan.arm != "random"
     records = _records(plan, guarded)
     guard = _guard(plan, env, records) if guarded else None
@@ -132,7 +140,12 @@ def _records(plan: Plan, guarded: bool) -> Records | None:
         return None
     if not guarded:
         raise UsageError("--record records a controller, and here is none; leave the breakers on")
-    return Records(Path(plan.record), {"env": plan.env, "model_name": plan.model})
+    return Records(Path(plan.record), _facts(plan))
+
+
+def _facts(plan: Plan) -> dict[str, str]:
+    """What a recording notes, for a replay to find the models again."""
+    return {"env": plan.env, "model_name": plan.model, "consensus": plan.consensus}
 
 
 def _guard(plan: Plan, env: Any, records: Records | None) -> Guard:
@@ -173,21 +186,10 @@ def _model_arm(plan: Plan, env: Any) -> Stand:
         model_sha256=checkpoint.weights_sha256,
         resident_bytes=report.resident_bytes,
         report=report.to_json(),
-        notes=(*_origin_note(checkpoint), *_guard_note(plan, guard)),
+        notes=(*origin_note(checkpoint), *_guard_note(plan, guard)),
     )
-    if guard is not None and packed:
-        note = "breakers at levels 0 to 2: a packed checkpoint has no bf16 form to vote with"
-        account = replace(account, notes=(*account.notes, note))
-    elif guard is not None:
-        # The same graph twice would always agree, so a bf16 run is checked by a quantized one.
-        other = DEFAULT_RECIPE if model.recipe.name == "bf16" else "bf16"
-        twin = WorldModel.from_checkpoint(checkpoint, recipe=other, **plan.model_options)
-        _warm_up(twin, env)
-        channels = (Channel.from_policy(f"model {other}", twin), Channel("rule", env.rule_action))
-        guard = replace(guard, channels=channels)
-        names = (f"model {model.recipe.name}", *(channel.name for channel in channels))
-        consensus = twin.report().to_json()
-        account = replace(account, levels=(0, 1, 2, 3), channels=names, consensus=consensus)
+    if guard is not None:
+        guard, account = _voting(plan, env, checkpoint, model, guard, account)
     _warm_up(model, env)
     return _with_planner(plan, model, env, guard, account, records)
 
@@ -207,30 +209,54 @@ def _with_planner(
     if limits is None:
         limits = default_limits(env.state_schema, env.action_spec, env.period)
     planner = plan.planner.around(model, limits, account.deadline_s or math.inf)
-    account = replace(account, planner=_planner_facts(planner))
+    account = replace(account, planner=planner_facts(planner))
     return Stand(env, make_arm(planner, env, guard), account, records, planner)
 
 
-def _planner_facts(planner: Planner) -> dict[str, Any]:
-    settings, timing = planner.settings, planner.timing
-    return {
-        "name": "mppi",
-        **settings.to_json(),
-        "samples": settings.samples,
-        "steps": settings.steps,
-        "timing": None if timing is None else timing._asdict(),
-    }
+def _voting(
+    plan: Plan,
+    env: Any,
+    checkpoint: Checkpoint,
+    model: WorldModel,
+    guard: Guard,
+    account: Account,
+) -> tuple[Guard, Account]:
+    """The monitor, and a vote where there is a second opinion; and the account of them."""
+    from wmrt.control import standard_channels
+
+    guard = replace(guard, calibration=_calibration(plan, model))
+    reason = "as asked for" if plan.consensus == "off" else None
+    if plan.consensus == "auto" and checkpoint.quantization is not None:
+        reason = "a packed checkpoint has no bf16 form to vote with"
+    if reason is not None:
+        note = f"breakers at levels 0 to 2: {reason}"
+        return guard, replace(account, notes=(*account.notes, note))
+    second, recipe = _second(plan, checkpoint)
+    channels = standard_channels(
+        model, env.rule_action, second, recipe, every=plan.every, **plan.model_options
+    )
+    twin: Any = channels[0].policy
+    _warm_up(twin, env)
+    names = (f"model {model.recipe.name}", *(channel.name for channel in channels))
+    consensus = twin.report().to_json()
+    account = replace(account, levels=(0, 1, 2, 3), channels=names, consensus=consensus)
+    return replace(guard, channels=channels), account
 
 
-def _origin_note(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """What every table says of weights that nobody trained, or that were grown."""
-    from wmrt.model.grown import grown_note
-    from wmrt.model.random_init import is_random
+def _calibration(plan: Plan, model: WorldModel) -> Calibration | None:
+    """Of the prediction monitor, if it was asked for."""
+    return Calibration.load(plan.model, model.recipe.name) if plan.monitor else None
 
-    if is_random(checkpoint):
-        return ("random weights, for speed only: what it does means nothing",)
-    note = grown_note(checkpoint.provenance)
-    return () if note is None else (note,)
+
+def _second(plan: Plan, checkpoint: Checkpoint) -> tuple[str | Checkpoint, str | None]:
+    """The second opinion that ``--consensus`` names: a recipe of the model, or a checkpoint."""
+    from wmrt.quant.recipe import RECIPES
+
+    if plan.consensus == "auto":
+        return checkpoint, None
+    if plan.consensus in RECIPES:
+        return checkpoint, plan.consensus
+    return plan.consensus, None
 
 
 def _checkpoint(plan: Plan, env: Any) -> Checkpoint:
