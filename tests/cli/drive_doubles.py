@@ -86,7 +86,8 @@ class Scripted:
         told: Mapping[str, Any] | None = None,
     ) -> None:
         self.controlled = controlled
-        self._told = dict(told or {})
+        self._told = {"channels": {}, "monitor": None} if controlled else {}
+        self._told.update(told or {})
         self._outcomes = list(outcomes)
         self.seeds: list[int] = []
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.control.stalls import Stalling, idle, stalled
 from tests.control.support import STATE, UNFIT, Bench, FakePolicy, answer
-from tests.safety.support import DRIVING, PERIOD, Watch
+from tests.safety.support import DRIVING, PERIOD, Watch, limits
 from wmrt.control import Channel, Controller
 from wmrt.control.rate import training_period
 from wmrt.core.clock import ManualClock
@@ -45,7 +45,7 @@ class Faster(Bench):
         self.controller = Controller(
             policy, self.step, timer=self.timer, clock=self.clock, resample="linear", **options
         )
-        self.watch = Watch(policy.actions, (0.0, 0.0), self.step)
+        self.watch = Watch(limits(policy.actions, period=self.step), (0.0, 0.0))
 
     def act(self, obs: Any = STATE, dt: float | None = None, **rest: Any) -> Any:
         return super().act(obs, self.step if dt is None else dt, **rest)

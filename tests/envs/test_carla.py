@@ -59,7 +59,7 @@ def test_a_drive_around_the_bend() -> None:
     with car:
         controller = Controller(Follow(), car.period, math.inf, clock=car.clock)
         controller.reset(car.measured())
-        watch = Watch(ACTIONS, controller.breakers.reference, car.period)
+        watch = Watch(controller.breakers.limits, controller.breakers.reference)
         gaps, offsets = [], []
         for step in range(800):
             seen = car.tick()

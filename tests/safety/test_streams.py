@@ -201,7 +201,7 @@ def test_random_streams(seed: int) -> None:
         assert all(stats["trips"].values()), "every level tripped"
         reached |= {cause for cause, count in stats["counts"].items() if count}
     assert steps >= STEPS
-    only_reported_by_a_controller = {"note", "channel", "deadline", "starved"}
+    only_reported_by_a_controller = {"note", "channel", "deadline", "starved", "surprise"}
     assert reached | only_reported_by_a_controller == {cause.value for cause in Cause}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from wmrt.control import settings
 from wmrt.control.channels import Channels
 from wmrt.control.consult import Consultant, Panel
 from wmrt.control.monitor import Foresight
@@ -30,11 +31,11 @@ def assemble(
     """The consultant of a controller, and the plan that it falls back on.
 
     Raises:
-        SafetyError: see `steps_per_question`.
+        SafetyError: an age that is no whole number; see also `steps_per_question`.
     """
     limits = breakers.limits
     every = steps_per_question(model, limits.period, resample, len(channels))
-    plan = Plan(max_chunk_age, limits.period_ns, every)
+    plan = Plan(settings.count("max_chunk_age", max_chunk_age, 0), limits.period_ns, every)
     predicted = tuple(bound.name for bound in limits.state)
     panel = Panel(model, channels, predicted, plan.rows, timer, foresight)
     kind = Watchdog if watched else Consultant

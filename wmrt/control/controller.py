@@ -105,21 +105,18 @@ class Controller:
         self.clock: Clock = SystemClock() if clock is None else clock
         self.breakers = breakers_for(model, period, breakers, settings.text("robot", robot))
         self.model = model = planned(model, planner, self.breakers.limits, limit, timer)
-        self._timer = timer
-        self._fallback = Asked(fallback)
+        self._timer, self._fallback = timer, Asked(fallback)
         self._channels = Channels(channels, model, timer)
         self._intake = Intake(model.schema, settings.nanoseconds("max_age", max_age))
         self._monitor = attached(monitor, model, period)
         self._consultant, self._plan = assemble(
             model, self._channels, self.breakers, limit, timer, watched=watched, resample=resample,
-            max_chunk_age=settings.count("max_chunk_age", max_chunk_age, 0),
-            foresight=self._monitor.foresight,
+            max_chunk_age=max_chunk_age, foresight=self._monitor.foresight,
         )  # fmt: skip
         weakref.finalize(self, self._consultant.close)
         self._instruction = getattr(model.schema, "instruction", None)
-        self._lock = threading.RLock()
+        self._lock, self._sent = threading.RLock(), self.breakers.reference
         self._account = Account(recorder, self._channels, timer)
-        self._sent = self.breakers.reference
         self._account.attach(self)
 
     def act(

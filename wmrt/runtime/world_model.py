@@ -296,6 +296,5 @@ class WorldModel:
     def save_pretrained(self, folder: str | Path, *, card: str) -> None:
         """Write a checkpoint of the weights as they run (packed if the recipe packs), in the layout
         they were loaded in."""
-        save_checkpoint(
-            folder, to_checkpoint(self.network, self.recipe, self.provenance), card=card
-        )
+        made = to_checkpoint(self.network, self.recipe, self.provenance)
+        save_checkpoint(folder, made, card=card)

@@ -62,7 +62,8 @@ def calibrate(
     scales = _scales(columns, fit)
     usual = _peaks(columns, scales, fit, USUAL)
     scores = [float((_sums(columns, scales, pair) / usual).max()) for pair in rest]
-    threshold = sorted(scores)[rank - 1]
+    # At least the usual peaks: where all drives stay calm, a limit of 0 would alarm at anything.
+    threshold = max(sorted(scores)[rank - 1], 1.0)
     steps = sum(len(observed) for observed, _ in rest)
     limits = {
         column.name: ColumnLimits(scale, *(float(peak) * threshold * EDGE for peak in peaks))
@@ -82,13 +83,19 @@ def calibrate(
             "steps_for_threshold": steps,
             "threshold": _tidy(threshold),
         },
-        {
-            "env": meta.env,
-            "drivers": list(meta.drivers),
-            "first_seed": min(e.seed for e in episodes),
-            "last_seed": max(e.seed for e in episodes),
-        },
+        _origin(episodes, meta),
     )
+
+
+def _origin(episodes: Sequence[Episode], meta: Meta) -> dict[str, Any]:
+    """Which drives they were."""
+    seeds = [episode.seed for episode in episodes]
+    return {
+        "env": meta.env,
+        "drivers": list(meta.drivers),
+        "first_seed": min(seeds),
+        "last_seed": max(seeds),
+    }
 
 
 def foreseen(model: WorldModel, episode: Episode) -> Pair:
