@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import math
 import random
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -360,6 +362,35 @@ def test_the_thread_ends_with_the_controller() -> None:
     gc.collect()
     thread.join(10.0)
     assert not thread.is_alive()
+
+
+LAST = """
+import sys, threading, time
+from tests.control.support import STATE, FakePolicy
+from wmrt.control import Controller
+
+begun = threading.Event()
+
+def slow(state, previous):
+    begun.set()
+    {slow}
+    print("done", flush=True)
+
+controller = Controller(FakePolicy(slow), 0.1, 0.01)
+controller.act(STATE)
+begun.wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("slow", "said"), [("time.sleep(0.3)", "done\n"), ("threading.Event().wait()", "")]
+)
+def test_the_process_ends_after_the_step_that_runs_or_without_it(slow: str, said: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", LAST.format(slow=slow)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, said, "")
 
 
 def test_random_stalls(stalled: Stalling, seed: int) -> None:
