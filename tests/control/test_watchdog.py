@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
 import random
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -12,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.control.faults import Hostile
+from tests.control.faults import Hostile, Weather
 from tests.control.stalls import Stalling, bench, idle, stalled, until
 from tests.control.support import STATE, UNFIT, Bench, FakePolicy, answer, constant
 from tests.safety.support import PERIOD
@@ -382,6 +385,35 @@ def test_the_thread_ends_with_the_controller() -> None:
     assert not thread.is_alive()
 
 
+LAST = """
+import sys, threading, time
+from tests.control.support import STATE, FakePolicy
+from wmrt.control import Controller
+
+begun = threading.Event()
+
+def slow(state, previous):
+    begun.set()
+    {slow}
+    print("done", flush=True)
+
+controller = Controller(FakePolicy(slow), 0.1, 0.01)
+controller.act(STATE)
+begun.wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("slow", "said"), [("time.sleep(0.3)", "done\n"), ("threading.Event().wait()", "")]
+)
+def test_the_process_ends_after_the_step_that_runs_or_without_it(slow: str, said: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", LAST.format(slow=slow)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, said, "")
+
+
 def test_random_stalls(stalled: Stalling, seed: int) -> None:
     """Ten thousand steps with stalls, resets, changes of task and stops in between: what leaves is
     safe, and the record says exactly what the policy was asked, in order."""
@@ -444,3 +476,37 @@ def test_in_real_time_it_is_late_when_the_policy_is() -> None:
         assert controller.last.late or took < 0.2
         until(lambda: not controller._consultant._worker._busy)  # type: ignore[attr-defined]
     assert controller.stats()["deadline_misses"] >= 2
+
+
+def test_stalls_in_any_weather(stalled: Stalling, seed: int) -> None:
+    """The contract holds with faulty input, answers, clocks, fallbacks and operators as well."""
+    weather = Weather(seed)
+    stalled.respond = weather.policy
+    made = bench(stalled, timer=weather.timer, fallback=weather.fallback, max_age=0.5)
+    controller = made.controller
+    for _ in range(5_000):
+        weather.tick()
+        if not stalled.hung.is_set() and weather.fault(0.1):
+            stalled.stall()
+        elif stalled.hung.is_set() and weather.rng.random() < 0.3:
+            stalled.go()
+            idle(made)
+        if weather.fault(0.01):
+            controller.estop(weather.rng.random() < 0.5)
+        if weather.fault(0.01):
+            controller.reset()
+            made.watch.restart(controller.breakers.reference)
+        if not weather.stormy and not controller.breakers.engaged:
+            controller.estop(False)
+            for operation in (controller.reset_latch, controller.engage):
+                with contextlib.suppress(SafetyError):
+                    operation("Ada")
+        now = made.clock.now_ns()
+        captured = weather.rng.choice([None, now, {"speed": now, "gap": now - 10**8}, "now"])
+        observation = weather.observation()
+        made.act(observation, weather.seconds(PERIOD), captured_ns=captured)
+    stalled.go()
+    stats = controller.stats()
+    assert all(stats["steps_in"][state] for state in ("closed", "open", "half_open", "latched"))
+    assert stats["skipped_observations"] and stats["late_answers"] and stats["late_failures"]
+    assert stats["record_failures"] == 0 and "internal" not in stats["causes"]

@@ -7,12 +7,20 @@ and cost 10 to 30 us more a step.
 from __future__ import annotations
 
 import _thread
+import atexit
 import threading
+import time
+import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from wmrt.core.realtime import step_back
+
+#: At exit, seconds that threads are given to end what they do. One that runs native code when the
+#: interpreter goes away aborts the process.
+_PARTING = 2.0
+_workers: weakref.WeakSet[Worker[Any, Any]] = weakref.WeakSet()
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -29,8 +37,8 @@ class Worker(Generic[Q, A]):
     """Answers in a thread of its own, which starts with the first question.
 
     The thread holds no reference to whoever made the worker; `stop` ends it, at once if it is idle,
-    else when the answer it works on is done. A thread that is stuck for good is a daemon: it does
-    not keep the process alive.
+    else when the answer it works on is done. A thread that is stuck for good is a daemon: it keeps
+    the process alive for two seconds and no longer.
 
     Args:
         answer: (question, restart) -> answer, called in the thread; ``restart`` is true once after
@@ -49,6 +57,7 @@ class Worker(Generic[Q, A]):
         self._told = _thread.allocate_lock()  # released: there is something to see
         self._wake.acquire()
         self._told.acquire()
+        _workers.add(self)
 
     def ask(self, question: Q) -> Q | None:
         """Put ``question`` into the slot; the one that it replaces there, if any."""
@@ -95,6 +104,11 @@ class Worker(Generic[Q, A]):
             self._stopped, self._slot = True, None
         _release(self._wake)
 
+    def join(self, seconds: float) -> None:
+        """Wait for the thread to end, for so long."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+
     def _run(self) -> None:
         step_back()
         while self._wake.acquire():
@@ -123,3 +137,14 @@ def _release(lock: _thread.LockType) -> None:
         lock.release()
     except RuntimeError:
         pass
+
+
+@atexit.register
+def _part() -> None:
+    """End all threads before the interpreter ends under them."""
+    workers = list(_workers)
+    for worker in workers:
+        worker.stop()
+    end = time.monotonic() + _PARTING
+    for worker in workers:
+        worker.join(max(0.0, end - time.monotonic()))
