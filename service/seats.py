@@ -37,11 +37,16 @@ class Seat(Protocol):
 
 
 class ModelSeat:
-    """One robot on a model that is its own."""
+    """One robot on a model that is its own.
 
-    def __init__(self, model: WorldModel) -> None:
-        self._model = model
+    Args:
+        put: called in a thread that is to step the model, once for each: it may go to a processor.
+    """
+
+    def __init__(self, model: WorldModel, put: Callable[[], object] = lambda: None) -> None:
+        self._model, self._put = model, put
         self._lock = threading.Lock()
+        self._thread: int | None = None
 
     @property
     def schema(self) -> Any:
@@ -57,6 +62,10 @@ class ModelSeat:
 
     def step(self, state: Mapping[str, Any], previous_action: Any) -> Any:
         with self._lock:
+            # The controller's watchdog has a thread of its own for the policy, with its first step.
+            if threading.get_ident() != self._thread:
+                self._put()
+                self._thread = threading.get_ident()
             return self._model.step(state, previous_action)
 
     def snapshot(self) -> Snapshot:

@@ -1,0 +1,241 @@
+"""What a service adds to a control step: WebSocket over a Unix socket and over TCP, HTTP, beside a
+uvicorn that echoes the same bytes, in turns, on one machine.
+
+    python tools/service_latency.py --json benchmarks/service_latency.json
+    python tools/service_latency.py --model highway --recipe nvfp4 --rounds 20
+
+A round trip ends when the answer has been read into an array. `above_act` is what is left of it
+after the service's own control step (breakers included), `above_step` after the policy's step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from wmrt.cli.common import console, json_option, progress, write_result
+from wmrt.client import connect
+from wmrt.client.channel import Address, Channel
+from wmrt.core import measure
+from wmrt.core.errors import WmrtError
+from wmrt.core.wire import FLOATS, Acted, Observed, pack_acted, pack_observed
+
+#: One sample: round trip, the service's control step, the policy's own step; nanoseconds.
+Sample = tuple[int, int, int]
+WARM_UP = 50
+
+
+def whole_state(schema: dict[str, Any]) -> dict[str, Any]:
+    """A state with every field known, in the middle of its range."""
+    state: dict[str, Any] = {}
+    for field in schema["fields"]:
+        if field["kind"] in ("numeric", "vector"):
+            middle = (field["low"] + field["high"]) / 2
+            state[field["name"]] = middle if field["kind"] == "numeric" else [middle] * field["n"]
+        elif field["kind"] == "category":
+            state[field["name"]] = field["values"][0]
+        elif field["kind"] == "flag":
+            state[field["name"]] = False
+    return state
+
+
+def websocket_arm(address: str, robot: str) -> Callable[[], Sample]:
+    """One step over a WebSocket."""
+    client = connect(address, robot, opening=120.0, deadline=10.0)
+    state = whole_state(client.schema)
+
+    def step() -> Sample:
+        answer = client.act(state)
+        return answer.round_trip_ns, answer.act_ns, answer.policy_ns or 0
+
+    return step
+
+
+def http_arm(host: str, port: int, robot: str) -> Callable[[], Sample]:
+    """One step over HTTP, JSON both ways, on one connection."""
+    connection = http.client.HTTPConnection(host, port, timeout=10.0)
+
+    def ask(method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        content = None if body is None else json.dumps(body)
+        connection.request(method, path, content, {"Content-Type": "application/json"})
+        answer: dict[str, Any] = json.loads(connection.getresponse().read())
+        return answer
+
+    state = whole_state(ask("GET", "/v1/schema")["schema"])
+    own = ask("POST", "/v1/reset", {"robot": robot})
+    message = {"version": 1, **{k: own[k] for k in ("robot", "session", "epoch")}, "state": state}
+    sequence = 0
+
+    def step() -> Sample:
+        nonlocal sequence
+        sequence += 1
+        began = time.monotonic_ns()
+        answer = ask("POST", "/v1/act", {**message, "sequence": sequence})
+        took = time.monotonic_ns() - began
+        if answer["kind"] != "action":
+            raise WmrtError(f"/v1/act refused: {answer}")
+        return took, answer["act_ns"], answer["policy_ns"] or 0
+
+    return step
+
+
+def echo_arm(address: str) -> Callable[[], Sample]:
+    """The same bytes through a uvicorn that does nothing: the floor."""
+    end = time.monotonic() + 60.0
+    while True:
+        try:
+            channel = Channel(Address(address), None, end, None)
+            break
+        except Exception:  # it has not started yet
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+    data = pack_observed(Observed("r1", 1, 0, 0, None), FLOATS, bytes(4 + 4 * 16))
+
+    def step() -> Sample:
+        began = time.monotonic_ns()
+        channel.send(data, time.monotonic() + 10.0)
+        channel.receive(time.monotonic() + 10.0)
+        return time.monotonic_ns() - began, 0, 0
+
+    return step
+
+
+def echo(path: str) -> None:
+    """The process behind `echo_arm`: answers an answer's bytes to every message."""
+    import uvicorn
+
+    answer = pack_acted(
+        Acted("r1", 1, 0, 0, 1, (0.0, 0.0), "policy", "closed", (), False, 0, None, 0, 0, 0)
+    )
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "websocket":
+            return
+        await receive()
+        await send({"type": "websocket.accept"})
+        while (await receive())["type"] == "websocket.receive":
+            await send({"type": "websocket.send", "bytes": answer})
+
+    config = uvicorn.Config(
+        application, uds=path, lifespan="off", log_config=None, ws="websockets-sansio",
+        ws_per_message_deflate=False,
+    )  # fmt: skip
+    asyncio.run(uvicorn.Server(config).serve())
+
+
+@contextlib.contextmanager
+def process(*arguments: str) -> Iterator[None]:
+    """A process of this Python, ended with the block."""
+    running = subprocess.Popen([sys.executable, *arguments])
+    try:
+        yield
+    finally:
+        running.terminate()
+        running.wait(30.0)
+
+
+def tiny(folder: Path) -> str:
+    """A checkpoint of random weights, tiny, with highway's states and actions."""
+    from wmrt.model.checkpoint import load_checkpoint, save_checkpoint
+    from wmrt.model.config import preset
+    from wmrt.model.random_init import random_checkpoint
+
+    made = random_checkpoint("tiny", preset("tiny"), load_checkpoint("highway"), 0)
+    save_checkpoint(folder / "tiny", made, card="random weights, for speed only\n")
+    return str(folder / "tiny")
+
+
+def figures(samples: list[Sample]) -> dict[str, Any]:
+    """Percentiles in microseconds."""
+    parts = {
+        "round_trip_us": [trip for trip, _, _ in samples],
+        "above_act_us": [trip - act for trip, act, _ in samples],
+        "above_step_us": [trip - policy for trip, _, policy in samples],
+    }
+    return {name: measure.summary([ns / 1e3 for ns in values]) for name, values in parts.items()}
+
+
+def measured(
+    arms: dict[str, Callable[[], Sample]], rounds: int, steps: int
+) -> dict[str, list[Sample]]:
+    """All arms in turns."""
+    samples: dict[str, list[Sample]] = {name: [] for name in arms}
+    with progress() as bar:
+        task = bar.add_task("asking", total=rounds)
+        for arm in arms.values():
+            for _ in range(WARM_UP):
+                arm()
+        for _ in range(rounds):
+            for name, arm in arms.items():
+                samples[name] += [arm() for _ in range(steps)]
+            bar.advance(task)
+    return samples
+
+
+@click.command(epilog="Example: python tools/service_latency.py --rounds 20 --json latency.json")
+@click.option("--model", help="Default: a tiny one of random weights.")
+@click.option("--recipe", help="As of `wmrt serve`.")
+@click.option("--rounds", type=click.IntRange(1), default=20, show_default=True)
+@click.option("--steps", type=click.IntRange(1), default=100, show_default=True, help="A round.")
+@click.option("--cpu", type=int, help="Of the inference thread, as of `wmrt serve`.")
+@click.option("--echo", "echo_path", hidden=True)
+@json_option
+def command(
+    model: str | None,
+    recipe: str | None,
+    rounds: int,
+    steps: int,
+    cpu: int | None,
+    echo_path: str | None,
+    json_path: Path | None,
+) -> None:
+    """Measure what a service adds to a control step."""
+    if echo_path is not None:
+        echo(echo_path)
+        return
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        served = tiny(folder) if model is None else model
+        port = 20_000 + os.getpid() % 20_000
+        arguments = ["-m", "wmrt", "serve", "--model", served, "--threads", "1", "--robots", "3"]
+        arguments += ["--socket", f"{folder}/s", "--port", str(port), "--rate", "1e6"]
+        arguments += ["--period", "0.001", "--deadline", "1.0"]
+        arguments += [] if recipe is None else ["--recipe", recipe]
+        arguments += [] if cpu is None else ["--cpu", str(cpu)]
+        stack.enter_context(process(*arguments))
+        stack.enter_context(process(__file__, "--echo", f"{folder}/e"))
+        arms = {
+            "echo, WebSocket, Unix": echo_arm(f"unix:{folder}/e"),
+            "WebSocket, Unix": websocket_arm(f"unix:{folder}/s", "unix"),
+            "WebSocket, TCP": websocket_arm(f"ws://127.0.0.1:{port}", "tcp"),
+            "HTTP, TCP": http_arm("127.0.0.1", port, "http"),
+        }
+        results = {arm: figures(s) for arm, s in measured(arms, rounds, steps).items()}
+    load = os.getloadavg()[0]
+    for arm, found in results.items():
+        trip, act, step = (found[k] for k in ("round_trip_us", "above_act_us", "above_step_us"))
+        console().print(
+            f"{arm:24} round trip p50 {trip['p50']:7.0f} p99 {trip['p99']:7.0f} us, above act "
+            f"{act['p50']:5.0f}, above step {step['p50']:5.0f}"
+        )
+    write_result(
+        json_path, {"arms": results, "load_average": load, "rounds": rounds, "steps": steps},
+        model=model or "tiny, random weights", recipe=recipe,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    command()
