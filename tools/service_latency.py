@@ -213,8 +213,8 @@ def command(
         arguments = ["-m", "wmrt", "serve", "--model", served, "--threads", "1", "--robots", "3"]
         arguments += ["--socket", f"{folder}/s", "--port", str(port), "--rate", "1e6"]
         arguments += ["--period", "0.001", "--deadline", "1.0"]
-        arguments += [] if recipe is None else ["--recipe", recipe]
-        arguments += [] if cpu is None else ["--cpu", str(cpu)]
+        given = {"--recipe": recipe, "--cpu": cpu}
+        arguments += [str(x) for kv in given.items() if kv[1] is not None for x in kv]
         stack.enter_context(process(*arguments))
         stack.enter_context(process(__file__, "--echo", f"{folder}/e"))
         arms = {
@@ -224,7 +224,6 @@ def command(
             "HTTP, TCP": http_arm("127.0.0.1", port, "http"),
         }
         results = {arm: figures(s) for arm, s in measured(arms, rounds, steps).items()}
-    load = os.getloadavg()[0]
     for arm, found in results.items():
         trip, act, step = (found[k] for k in ("round_trip_us", "above_act_us", "above_step_us"))
         console().print(
@@ -232,7 +231,7 @@ def command(
             f"{act['p50']:5.0f}, above step {step['p50']:5.0f}"
         )
     write_result(
-        json_path, {"arms": results, "load_average": load, "rounds": rounds, "steps": steps},
+        json_path, {"arms": results, "load_average": os.getloadavg()[0], "rounds": rounds, "steps": steps},
         model=model or "tiny, random weights", recipe=recipe,
     )  # fmt: skip
 

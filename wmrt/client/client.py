@@ -76,15 +76,18 @@ class Client:
         own = None if session is None else session_number(session)
         self._link = Link(target, own, measured)
         self._link.channel(time.monotonic() + _seconds(opening), "opening a session")
-        self._sequence = self._link.taken
-        self._returned = self._sequence
+        self._sequence = self._returned = self._link.taken
         self._sent_at: dict[int, int] = {}
         opened = self._link.opened
-        self.schema: dict[str, Any] = opened["schema"]
-        self.actions = ActionSpec.from_json(opened["actions"])
-        self.period, self.clock = float(opened["period"]), str(opened["clock"])
-        self._encoder.use(self.schema)
-        self._schema_hash = opened["schema_hash"]
+        try:
+            self.schema: dict[str, Any] = opened["schema"]
+            self.actions = ActionSpec.from_json(opened["actions"])
+            self.period, self.clock = float(opened["period"]), str(opened["clock"])
+            self._schema_hash = opened["schema_hash"]
+            self._encoder.use(self.schema)
+        except BaseException:
+            self._link.close()
+            raise
 
     @property
     def robot(self) -> str:

@@ -1,0 +1,272 @@
+"""The client against a service: deadlines, reconnecting, newest answers, lost sessions."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.house.tree import ROOT
+from tests.service.doubles import CanarySeat, service, until
+from tests.service.raw import state
+from wmrt.client import Backoff, Client, connect
+from wmrt.core.errors import DeadlineError, SchemaError, ServiceError, StateError, UsageError
+
+QUICK: dict[str, Any] = {"deadline": 10.0, "backoff": Backoff(0.01, 0.05)}
+
+
+def held() -> tuple[threading.Event, CanarySeat]:
+    """A seat that steps while the event is set."""
+    go = threading.Event()
+    go.set()
+    return go, CanarySeat(lambda: go.wait(30.0) * 0.0)
+
+
+def test_it_loads_no_torch_and_no_server() -> None:
+    code = (
+        "import wmrt.client, sys; heavy = {'torch', 'fastapi', 'gymnasium', 'pydantic', 'msgspec'};"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["floats", "msgpack", "json"])
+def test_a_control_step(tmp_path: Path, encoding: Any) -> None:
+    with service(tmp_path) as running:
+        with connect(running.address, "r1", encoding=encoding, **QUICK) as robot:
+            answer = robot.act(state(0.25), captured_ns=time.monotonic_ns())
+            assert answer.action.dtype == np.float32 and answer.action[0] == 0.25
+            assert answer.source == "policy" and answer.breakers == "closed" and not answer.late
+            assert answer.round_trip_ns > answer.act_ns >= (answer.policy_ns or 0) > 0
+            assert (robot.period, robot.clock, robot.epoch) == (0.01, "system", 0)
+            assert robot.actions.names == ("a", "b") and robot.state == "connected"
+            robot.reset([0.5, 0.5])
+            assert robot.epoch == 1
+            assert robot.act(state(0.5)).epoch == 1
+            assert robot.counters["answers"] == 2
+        assert robot.state == "closed"
+        with pytest.raises(ServiceError, match="closed"):
+            robot.act(state())
+
+
+@pytest.mark.parametrize("address", ["tcp", "unix"])
+def test_over_both_kinds_of_socket(tmp_path: Path, address: str) -> None:
+    with service(tmp_path, tcp=True, token="t" * 32) as running:
+        where = running.address if address == "unix" else running.tcp.replace("http", "ws")
+        with connect(where, "r1", token="t" * 32, **QUICK) as robot:
+            assert robot.act(state(0.5)).action[0] == 0.5
+        with pytest.raises(ServiceError, match="HTTP 401") as caught:
+            connect(where, "r1", token="wrong")
+        assert caught.value.name == "unauthorized"
+
+
+def test_a_deadline_is_honoured_and_its_answer_dropped(tmp_path: Path) -> None:
+    go, seat = held()
+    with service(tmp_path, [seat]) as running:
+        with connect(running.address, "r1", **QUICK) as robot:
+            robot.act(state(0.1))
+            go.clear()
+            began = time.monotonic()
+            with pytest.raises(DeadlineError, match="sequence 1"):
+                robot.act(state(0.2), deadline=0.1)
+            assert 0.1 <= time.monotonic() - began < 2.0
+            assert robot.counters["deadline_misses"] == 1
+            go.set()
+            assert robot.act(state(0.3)).action[0] == np.float32(0.3)  # and not 0.2
+            assert robot.counters["late_answers"] == 1
+
+
+def test_a_service_that_is_not_there_is_a_deadline(tmp_path: Path) -> None:
+    events: list[str] = []
+    began = time.monotonic()
+    with pytest.raises(DeadlineError, match=r"not connected: .*No such file"):
+        connect(
+            f"unix:{tmp_path}/none", "r1", opening=0.2, on_event=lambda name, _: events.append(name)
+        )
+    assert 0.2 <= time.monotonic() - began < 2.0
+    assert len(events) >= 2 and set(events) == {"waiting"}
+
+
+def test_it_goes_on_after_the_service_was_restarted(tmp_path: Path) -> None:
+    """In the middle of a stream; the session is restored, and the client says so."""
+    events: list[tuple[str, Any]] = []
+    kept = {"snapshots": tmp_path / "kept"}
+    with service(tmp_path, **kept) as running:
+        robot = Client(running.address, "r1", on_event=lambda *event: events.append(event), **QUICK)
+        own = robot.session
+        for i in range(5):
+            assert robot.act(state(i / 10)).step == i + 1
+    restarted: list[Any] = []
+
+    def restart() -> None:
+        time.sleep(0.2)
+        restarted.append(service(tmp_path, **kept))
+        restarted.append(restarted[0].__enter__())
+
+    thread = threading.Thread(target=restart)
+    thread.start()
+    answer = robot.act(state(0.5))  # waits for it
+    thread.join()
+    try:
+        assert answer.action[0] == 0.5 and round(answer.action[1] * 1e4) == 6  # its sixth step
+        assert robot.session == own and robot.state == "connected"
+        counters = robot.counters
+        assert (counters["connected"], counters["resumed"], counters["steps_lost"]) == (2, 1, 0)
+        assert counters["lost"] >= 1 and counters["attempts"] >= 2
+        names = [name for name, _ in events]
+        assert names[0] == "connected" and "lost" in names and names[-1] == "connected"
+        robot.close()
+    finally:
+        restarted[0].__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("on_lost", ["raise", "reopen"])
+def test_a_session_that_is_lost_is_told(tmp_path: Path, on_lost: Any) -> None:
+    with service(tmp_path) as running:
+        robot = connect(running.address, "r1", on_lost=on_lost, **QUICK)
+        robot.act(state(0.75))
+    with service(tmp_path) as running:  # without snapshots
+        if on_lost == "raise":
+            with pytest.raises(ServiceError) as caught:
+                robot.act(state(0.5))
+            assert caught.value.name == "unknown_session"
+        else:
+            assert robot.act(state(0.5)).step == 1
+            desk = running.host.registry.places["r1"].desk
+            assert desk.breakers.step == 1  # fresh, and from where the actuators were left
+        assert robot.counters["sessions_lost"] == 1
+        robot.close()
+
+
+def test_steps_that_a_restored_session_has_forgotten_are_counted(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    with service(tmp_path, snapshots=folder, snapshot_every=0.0) as running:
+        robot = connect(running.address, "r1", **QUICK)
+        robot.act(state(0.1))
+        place = running.host.registry.places["r1"]
+        import asyncio
+
+        loop = running.host._loop
+        asyncio.run_coroutine_threadsafe(running.host.registry.keep(place), loop).result(10.0)
+        old = (folder / "r1.safetensors").read_bytes()
+        for _ in range(4):
+            robot.act(state(0.2))
+    (folder / "r1.safetensors").write_bytes(old)  # as if it had been killed
+    with service(tmp_path, snapshots=folder) as running:
+        answer = robot.act(state(0.3))
+        assert robot.counters["steps_lost"] == 4 and round(answer.action[1] * 1e4) == 2
+        robot.close()
+
+
+def test_who_was_taken_over_does_not_fight(tmp_path: Path) -> None:
+    with service(tmp_path, on_second_client="takeover") as running:
+        first = connect(running.address, "r1", **QUICK)
+        first.act(state())
+        second = connect(running.address, "r1", **QUICK)
+        second.act(state())
+        for _ in range(3):
+            with pytest.raises(ServiceError) as caught:
+                first.act(state())
+            assert caught.value.name == "taken_over"
+        assert second.act(state()).step == 3
+        assert second.counters["lost"] == 0
+        first.close()
+        second.close()
+
+
+def test_another_process_goes_on_with_a_session(tmp_path: Path) -> None:
+    with service(tmp_path) as running:
+        first = connect(running.address, "r1", **QUICK)
+        first.act(state())
+        first.close()
+        with connect(running.address, "r1", session=first.session, **QUICK) as second:
+            assert second.counters["resumed"] == 1
+            assert second.act(state()).sequence == 1
+
+
+def test_the_newest_answer_wins(tmp_path: Path) -> None:
+    go, seat = held()
+    with service(tmp_path, [seat]) as running:
+        with connect(running.address, "r1", **QUICK) as robot:
+            robot.act(state(0.1))
+            counts = running.host.registry.places["r1"].session.counts
+            for i in range(3):  # each of them is answered
+                robot.send(state(i / 10))
+                until(lambda want=i + 2: counts["answered"] == want)
+            time.sleep(0.05)  # the last answer is on its way
+            answer = robot.receive()
+            assert answer.sequence >= 1
+            older = robot.counters["older_answers"]
+            assert older == answer.sequence - 1 and answer.action[0] == np.float32(
+                (answer.sequence - 1) / 10
+            )
+            go.clear()
+            robot.send(state(0.5))
+            with pytest.raises(DeadlineError):
+                robot.receive(0.05)
+            go.set()
+            assert robot.receive().action[0] == 0.5
+
+
+def test_a_stream_has_one_answer_or_none_for_each_state(tmp_path: Path) -> None:
+    with service(tmp_path) as running, connect(running.address, "r1", **QUICK) as robot:
+        answers = list(robot.stream(state(i / 10) for i in range(5)))
+        got = [answer.sequence for answer in answers if answer is not None]
+        assert len(answers) == 5 and got == sorted(set(got)) and got[-1] == 4
+
+
+def test_states_that_do_not_fit_are_told_before_they_are_sent(tmp_path: Path) -> None:
+    with service(tmp_path) as running, connect(running.address, "r1", **QUICK) as robot:
+        with pytest.raises(StateError, match="fuel"):
+            robot.act(state(fuel=1.0))
+        assert robot.act(state(0.5)).action[0] == 0.5
+
+
+def test_requests_that_cannot_be_meant() -> None:
+    for address in ("", "http://x", "ws://", "unix:", "unix:relative", "ws://host:port"):
+        with pytest.raises(UsageError, match="ws://host:port"):
+            connect(address, "r1")
+    with pytest.raises(UsageError, match="raise or reopen"):
+        connect("unix:/x", "r1", on_lost="ignore")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="floats, msgpack, json"):
+        connect("unix:/x", "r1", encoding="pickle")  # type: ignore[arg-type]
+    for deadline in (0.0, -1.0, float("nan"), True):
+        with pytest.raises(UsageError, match="above 0"):
+            connect("unix:/x", "r1", deadline=deadline)
+
+
+def test_an_instruction_needs_another_encoding(tmp_path: Path) -> None:
+    from tests.model.networks import schemas
+
+    class Talking(CanarySeat):
+        schema = schemas()["an instruction"]
+
+        def step(self, state: Any, previous_action: Any) -> Any:
+            return super().step({"canary": 0.0}, previous_action)
+
+    with service(tmp_path, [Talking()]) as running:
+        with pytest.raises(SchemaError, match="msgpack or JSON"):
+            connect(running.address, "r1")
+        until(lambda: running.host.registry.places["r1"].session.holder is None)
+        with connect(running.address, "r1", encoding="json", **QUICK) as robot:
+            assert robot.act({"a": 1.0, "say": "stop"}).step == 1
+
+
+def test_back_off_doubles_up_to_its_longest(seed: int) -> None:
+    plain = Backoff(0.1, 0.5, jitter=0.0)
+    assert [round(plain.wait(), 3) for _ in range(5)] == [0.1, 0.2, 0.4, 0.5, 0.5]
+    plain.reset()
+    assert plain.wait() == 0.1
+    drawn = Backoff(0.1, 10.0, seed=seed)
+    waits = [drawn.wait() for _ in range(5)]
+    assert all(0.05 * 2**i <= wait <= 0.1 * 2**i for i, wait in enumerate(waits))
+    for wrong in ((0.0, 1.0), (2.0, 1.0), (1.0, float("inf"))):
+        with pytest.raises(UsageError, match="back-off"):
+            Backoff(*wrong)

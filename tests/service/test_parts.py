@@ -1,0 +1,187 @@
+"""Settings, clocks, buckets, the audit log, the worker."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wmrt.core.errors import UsageError
+from wmrt.service.audit import RATE, Audit
+from wmrt.service.buckets import KEYS, Buckets
+from wmrt.service.clocks import WINDOW_NS, ClockMap
+from wmrt.service.placement import default_cpu, place
+from wmrt.service.settings import read_settings
+from wmrt.service.worker import Worker
+
+TOKEN = "s3cret" * 5
+
+
+def test_settings_come_from_arguments_then_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WMRT_SERVE_ROBOTS", "4")
+    monkeypatch.setenv("WMRT_SERVE_PERIOD", "0.02")
+    monkeypatch.setenv("WMRT_SERVE_TOKEN", TOKEN)
+    settings = read_settings(robots=2, period=None)
+    assert (settings.robots, settings.period, settings.host) == (2, 0.02, "127.0.0.1")
+    assert settings.token is not None and settings.token.get_secret_value() == TOKEN
+    assert TOKEN not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"robots": 17}, r"robots: .*less than or equal to 16.*17"),
+        ({"robots": "many"}, "robots: .*integer"),
+        ({"period": 0.0}, "period: .*greater than 0"),
+        ({"period": float("nan")}, "period: .*finite"),
+        ({"host": "0.0.0.0"}, "host 0.0.0.0 is reached by other machines; pass --open"),
+        ({"host": "0.0.0.0", "open": True}, "needs a token"),
+        ({"token": "short"}, "token: a token has at least 16"),
+        ({"token": "with spaces in between it"}, "token: a token has at least 16"),
+        ({"token": TOKEN, "operator_token": TOKEN}, "an operator has one of its own"),
+        ({"tls_cert": "x"}, "go together"),
+        ({"tls_cert": "x", "tls_key": "y", "socket": "z"}, "TLS is for TCP"),
+        ({"on_second_client": "fight"}, "on_second_client: .*refuse.*takeover"),
+        ({"nonsense": 1}, "nonsense"),
+        ({"port": 70_000}, "port: .*65535"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_one_line(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        read_settings(**given)
+    assert "\n" not in str(caught.value) and "short" not in str(caught.value)
+    assert TOKEN not in str(caught.value)
+
+
+def test_an_open_host_with_a_token_is_meant() -> None:
+    assert read_settings(host="0.0.0.0", open=True, token=TOKEN).tcp_port == 8420
+    assert read_settings(host="0.0.0.0", socket=Path("s")).tcp_port is None
+
+
+def test_a_clock_elsewhere_is_read_to_within_the_fastest_message(seed: int) -> None:
+    rng = random.Random(seed)
+    shift, drift, clocks = rng.randrange(-(10**15), 10**15), 1 + 40e-6, ClockMap()
+    received, last = 10**12, 0
+    for i in range(2_000):
+        received += 20_000_000
+        waited = rng.choice([0, 0, 1, 30]) * 1_000_000  # in a queue before it was sent
+        under_way = 200_000 + (0 if i % 7 == 0 else rng.randrange(5_000_000))
+        sent = round((received - under_way) * drift) + shift
+        captured = round((received - under_way - waited) * drift) + shift
+        mapped = clocks.map(captured, sent, received)
+        true = received - under_way - waited
+        assert last < mapped <= received
+        if i > 50:  # 40 ppm over two windows are 2.4 ms; being never late costs the smallest delay
+            assert -2_600_000 < mapped - true < 400_000 or mapped == last + 1, i
+        last = mapped
+
+
+def test_what_waited_is_old(seed: int) -> None:
+    clocks = ClockMap()
+    assert clocks.map(1_000, 2_000, 10**9) == 10**9 - 1_000
+    stuck = clocks.map(1_000 + 10**6, 2_000 + 10**6, 10**9 + 5 * 10**9)  # 5 s in the network
+    assert 10**9 + 5 * 10**9 - stuck > 4_900_000_000
+
+
+def test_a_clock_that_changes_is_followed_after_two_windows() -> None:
+    clocks, at = ClockMap(), 10**12
+    clocks.map(at, at, at)
+    for _ in range(2):  # the sender's clock went back by a second: nothing is young until then
+        at += WINDOW_NS + 1
+        clocks.map(at - 10**9, at - 10**9, at)
+    at += WINDOW_NS + 1
+    assert at - clocks.map(at - 10**9, at - 10**9, at) < 10
+
+
+def test_a_bucket_fills_at_its_rate() -> None:
+    now = [0.0]
+    buckets = Buckets(10.0, 3.0, lambda: now[0])
+    assert [buckets.take("a") for _ in range(4)] == [True, True, True, False]
+    assert buckets.take("b")
+    now[0] += 0.1
+    assert buckets.take("a") and not buckets.take("a")
+    now[0] += 1e6
+    assert [buckets.take("a") for _ in range(4)] == [True, True, True, False]
+
+
+def test_buckets_forget_who_was_not_heard_of() -> None:
+    buckets = Buckets(1.0, 1.0, lambda: 0.0)
+    assert buckets.take("first") and not buckets.take("first")
+    for i in range(KEYS):
+        buckets.take(str(i))
+    assert buckets.take("first")
+    assert len(buckets._buckets) == KEYS
+
+
+def test_the_audit_log_has_one_object_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    for who in ("first", "second"):  # it is appended to
+        audit = Audit(path)
+        audit.note("opened", robot="r1", by=who)
+        audit.close()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["event"], line["by"]) for line in lines] == [
+        ("opened", "first"),
+        ("opened", "second"),
+    ]
+    assert all(line["at"].endswith("+00:00") for line in lines)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_flood_of_one_event_is_cut_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    audit = Audit(path)
+    now = [0.0]
+    audit._buckets._now = lambda: now[0]
+    for _ in range(500):
+        audit.note("unauthorized")
+    audit.note("opened")
+    now[0] += 10.0
+    audit.note("unauthorized")
+    audit.close()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(lines) == 10 * RATE + 2
+    assert lines[-1] == {"at": lines[-1]["at"], "event": "unauthorized", "left_out": 400}
+
+
+def test_a_disk_that_takes_no_line_is_counted(tmp_path: Path) -> None:
+    audit = Audit(Path("/dev/full"))
+    audit.note("opened")
+    audit.close()
+    assert audit.lost >= 1
+    with pytest.raises(UsageError, match=r"audit: .*cannot be written"):
+        Audit(tmp_path / "no" / "folder")
+
+
+def test_a_worker_runs_one_thing_after_the_other() -> None:
+    worker = Worker("test", -1)
+    order: list[int] = []
+    for i in range(10):
+        worker.put(lambda i=i: order.append(i))  # type: ignore[misc]
+    thread = worker.call(threading.get_ident).result(10.0)
+    assert order == list(range(10)) and thread != threading.get_ident()
+    with pytest.raises(ZeroDivisionError):
+        worker.call(lambda: 1 // 0).result(10.0)
+    assert worker.close()
+    with pytest.raises(UsageError, match="stopping"):
+        worker.call(list).result(1.0)
+
+
+def test_a_place_that_cannot_be_had_is_told() -> None:
+    told: list[dict[str, Any]] = []
+    thread = threading.Thread(target=lambda: told.append(place(100_000, 0)))
+    thread.start()
+    thread.join()
+    assert told[0]["cpu"] is None and "cpu 100000" in told[0]["reasons"][0]
+    cpu = default_cpu()
+    if cpu is not None:
+        thread = threading.Thread(target=lambda: told.append(place(cpu, 0)))
+        thread.start()
+        thread.join()
+        assert told[1] == {"cpu": cpu, "priority": None, "reasons": []}

@@ -1,0 +1,167 @@
+"""The process: sockets, a stop that loses nothing, a model that fails."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.service.doubles import CanarySeat, service, until
+from wmrt.core.errors import UsageError, WmrtError
+from wmrt.core.wire import Acted
+from wmrt.service.crew import Crew
+from wmrt.service.server import Server, addresses, listening
+from wmrt.service.settings import ServeSettings
+
+
+def test_a_unix_socket_is_its_owner_s_alone_and_goes_with_the_service(tmp_path: Path) -> None:
+    path = tmp_path / "wmrt.sock"
+    with service(tmp_path) as running:
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert running.address == f"unix:{path}"
+        with pytest.raises(UsageError, match="another process listens there"):
+            with listening(ServeSettings(socket=path)):
+                raise AssertionError
+        assert path.exists()
+    assert not path.exists()
+
+
+def test_a_socket_that_was_left_behind_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "wmrt.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    with service(tmp_path) as running:
+        running.raw().open()
+
+
+def test_another_file_is_not_removed(tmp_path: Path) -> None:
+    path = tmp_path / "wmrt.sock"
+    path.write_text("precious")
+    with pytest.raises(UsageError, match="something else of that name"):
+        with listening(ServeSettings(socket=path)):
+            raise AssertionError
+    assert path.read_text() == "precious"
+    with pytest.raises(UsageError, match="socket"):
+        with listening(ServeSettings(socket=tmp_path / ("x" * 200))):
+            raise AssertionError
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    with listening(ServeSettings(port=0)) as (first,):
+        port = first.getsockname()[1]
+        assert addresses([first], ServeSettings(port=0)) == [f"ws://127.0.0.1:{port}"]
+        assert first.getsockname()[0] == "127.0.0.1"
+        # Without it, an answer in two parts takes 40 ms on accepted connections.
+        assert first.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        with pytest.raises(UsageError, match=f"port {port}: .*another process"):
+            with listening(ServeSettings(port=port)):
+                raise AssertionError
+
+
+def test_a_certificate_that_is_none_is_told(tmp_path: Path) -> None:
+    files = {name: tmp_path / name for name in ("tls_cert", "tls_key")}
+    settings = ServeSettings(port=0, cpu=-1, **files)
+    with pytest.raises(UsageError, match="tls_cert"):
+        Server(Crew([CanarySeat()], settings), settings)
+    for path in files.values():
+        path.write_text("no certificate")
+    with pytest.raises(UsageError, match="tls_cert") as caught:
+        Server(Crew([CanarySeat()], settings), settings)
+    assert not isinstance(caught.value, ssl.SSLError)
+
+
+def test_what_is_in_work_is_answered_before_it_stops(tmp_path: Path) -> None:
+    go = threading.Event()
+    go.set()
+    seat = CanarySeat(lambda: go.wait(30.0) * 0.0)
+    with service(tmp_path, [seat], drain=20.0) as running:
+        raw, other = running.raw(), running.raw()
+        raw.open()
+        raw.acted(0)
+        go.clear()
+        raw.say(raw.packed(1))
+        until(lambda: running.host.registry.places["r1"].session.sequence == 1)
+        running.server.should_exit = True
+        until(lambda: running.host.draining)
+        assert any("stopping" in reason for reason in running.host.reasons())
+        assert other.open("r2")["error"]["name"] == "draining"
+        raw.say(raw.packed(2))
+        assert raw.hear()["error"]["name"] == "draining"
+        go.set()
+        answer = raw.hear()
+        assert isinstance(answer, Acted) and answer.sequence == 1 and answer.source == "policy"
+        assert raw.closed() == 1012
+
+
+def test_a_step_that_hangs_does_not_hang_the_stop(tmp_path: Path) -> None:
+    go = threading.Event()
+    seat = CanarySeat(lambda: 0.0 if not running_now else go.wait(30.0) * 0.0)
+    running_now: list[int] = []
+    with service(tmp_path, [seat], drain=0.2, deadline=0.05) as running:
+        raw = running.raw()
+        raw.open()
+        raw.acted(0)
+        running_now.append(1)
+        began = time.monotonic()
+        late = raw.acted(1)  # the controller's own deadline answers
+        assert late.late and time.monotonic() - began < 5.0
+        go.set()
+
+
+def test_a_model_that_cannot_be_stepped_ends_the_service(tmp_path: Path) -> None:
+    class Broken(CanarySeat):
+        def step(self, state: Any, previous_action: Any) -> Any:
+            raise ValueError("no such thing")
+
+    settings = ServeSettings(socket=tmp_path / "s", cpu=-1)
+    with listening(settings) as sockets:
+        server = Server(Crew([Broken()], settings), settings)
+        with pytest.raises(WmrtError, match="cannot be stepped: no such thing"):
+            server.run_on(sockets)
+
+
+def test_it_is_alive_and_not_ready_while_it_warms_up(tmp_path: Path) -> None:
+    go = threading.Event()
+    settings = ServeSettings(socket=tmp_path / "s", cpu=-1)
+    with listening(settings) as sockets:
+        server = Server(Crew([CanarySeat(lambda: go.wait(30.0) * 0.0)], settings), settings)
+        thread = threading.Thread(target=server.run_on, args=(sockets,))
+        thread.start()
+        try:
+            until(lambda: server.started)
+            assert http_status(tmp_path / "s", "/healthz") == 200
+            assert http_status(tmp_path / "s", "/readyz") == 503
+            go.set()
+            until(lambda: http_status(tmp_path / "s", "/readyz") == 200)
+        finally:
+            go.set()
+            server.should_exit = True
+            thread.join(20.0)
+
+
+def http_status(path: Path, target: str) -> int:
+    with socket.socket(socket.AF_UNIX) as own:
+        own.settimeout(10.0)
+        own.connect(str(path))
+        own.sendall(
+            f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
+        )
+        return int(own.recv(4096).split()[1])
+
+
+def test_a_listener_that_fails_stops_nobody(tmp_path: Path) -> None:
+    heard: list[Acted] = []
+
+    def fails(_: Acted) -> None:
+        raise RuntimeError("a display")
+
+    with service(tmp_path) as running:
+        running.host.acted += [fails, heard.append]
+        raw = running.raw()
+        raw.open()
+        assert raw.acted(0).sequence == 0 and [one.sequence for one in heard] == [0]
