@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.house.tree import ROOT
+from wmrt.core import realtime
 from wmrt.runtime import WorldModel
 from wmrt.runtime.group import SessionGroup
 from wmrt.train import pipeline, trainer
@@ -71,7 +72,6 @@ def test_a_robot_of_ones_own_is_trained_and_controlled(
 
 
 def test_many_robots_drive() -> None:
-    assert len(blocks()) == 3
     scope: dict[str, Any] = {}
     exec(compile(blocks()[2], "<many robots>", "exec"), scope)
     assert [outcome.step for outcome in scope["drivers"].last] == [20, 20]
@@ -79,6 +79,21 @@ def test_many_robots_drive() -> None:
     assert all(sum(c.stats()["trips"].values()) == 0 for c in scope["controllers"])
     scope["shared"].close()
     scope["envs"].close()
+
+
+def test_a_loop_in_real_time(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(blocks()) == 4
+    monkeypatch.setattr(realtime, "_lock", lambda undo: None)  # other tests need memory, too
+    scope: dict[str, Any] = {}
+    exec(compile(blocks()[3], "<real time>", "exec"), scope)
+    assert [one.name for one in scope["got"]] == ["SCHED_FIFO", "mlockall", "gc.freeze"]
+    assert scope["report"].steps == 5 and scope["report"].send_failures == 0
+    controller = scope["controller"]
+    assert controller.stats()["trips"]["validity"] == 0
+    assert capsys.readouterr().out.count("\n") == 8
+    controller.close()
 
 
 def test_what_it_says_of_the_cpu_is_so(monkeypatch: pytest.MonkeyPatch) -> None:
