@@ -230,10 +230,10 @@ def command(
             f"{arm:24} round trip p50 {trip['p50']:7.0f} p99 {trip['p99']:7.0f} us, above act "
             f"{act['p50']:5.0f}, above step {step['p50']:5.0f}"
         )
+    around = {"load_average": os.getloadavg()[0], "rounds": rounds, "steps": steps}
     write_result(
-        json_path, {"arms": results, "load_average": os.getloadavg()[0], "rounds": rounds, "steps": steps},
-        model=model or "tiny, random weights", recipe=recipe,
-    )  # fmt: skip
+        json_path, {"arms": results, **around}, model=model or "tiny, random weights", recipe=recipe
+    )
 
 
 if __name__ == "__main__":

@@ -67,6 +67,19 @@ def test_the_ring_keeps_the_newest_and_counts_all() -> None:
     assert {e.robot for e in taken} == {"r2"}
 
 
+def test_the_latest_events_in_order() -> None:
+    ring = EventRing(3)
+    assert ring.latest(2) == ()
+    breakers = Breakers(limits(), events=3)
+    for _ in range(5):
+        breakers.disengage()
+    for event in breakers.events.snapshot():
+        ring.append(event._replace(step=ring.total))
+    assert [event.step for event in ring.latest(2)] == [1, 2]
+    assert [event.step for event in ring.latest(9)] == [0, 1, 2]
+    assert ring.latest(0) == () and len(ring) == 3
+
+
 def test_draining_an_empty_ring() -> None:
     assert EventRing(4).drain() == []
 

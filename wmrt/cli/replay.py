@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,10 @@ import click
 from wmrt.cli.common import console, falls_short, json_option, progress, write_result
 
 if TYPE_CHECKING:
-    from wmrt.cli.replaying.models import Models
+    from rich.progress import Progress
+
     from wmrt.control.recording.reader import Recording
+    from wmrt.runtime import WorldModel
 
 
 @click.command(epilog="Example: wmrt replay out/drive.mcap --threads 2 --json replay.json")
@@ -59,10 +62,9 @@ def command(
     models = Models(Wish(model, recipe, executor, threads, device))
     paths = recordings_in(path) if path.is_dir() else [path]
     recordings = [Recording(each) for each in paths]
-    drives = []
+    built = [(each, models.driver(each), *models.channels(each)) for each in recordings]
     with progress() as bar:
-        for recording in recordings:
-            drives.append(_replay(recording, models, bar))
+        drives = [_replay(*each, bar) for each in built]
     identical = all(drive["identical"] for drive in drives)
     for drive in drives:
         _show(drive)
@@ -80,12 +82,16 @@ def command(
         falls_short(next(drive["said"] for drive in drives if not drive["identical"]))
 
 
-def _replay(recording: Recording, models: Models, bar: Any) -> dict[str, Any]:
+def _replay(
+    recording: Recording,
+    driver: WorldModel,
+    channels: Mapping[str, WorldModel],
+    remarks: list[str],
+    bar: Progress,
+) -> dict[str, Any]:
     """One recording; its line of ``results.drives``."""
     from wmrt.control.recording.replay import replay
 
-    driver = models.driver(recording)
-    channels, remarks = models.channels(recording)
     task = bar.add_task(f"replaying {recording.path.name}", total=None)
     report = replay(
         recording, driver, lambda done: bar.update(task, completed=done), channels=channels
