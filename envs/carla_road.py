@@ -89,7 +89,7 @@ def lead(
         best = RANGE, 0.0
     for other in others:
         found = _project(path, other)
-        if found is None or abs(found[1]) > lane_width / 2.0 + other.width:
+        if found is None or found[1] > lane_width / 2.0 + other.width:
             continue
         gap = max(found[0] - own - ego.length - other.length, 0.0)
         if found[0] > own and (best[0] is None or gap < best[0]):
@@ -102,7 +102,7 @@ def _speed(vehicle: Body, yaw: float) -> float:
 
 
 def _project(path: list[Point], vehicle: Body) -> tuple[float, float, float] | None:
-    """(m along the path, m to its right, yaw there) of the nearest point; None off its ends."""
+    """(m along the path, m beside it, yaw there) of the nearest point; None off its ends."""
     best: tuple[float, float, float] | None = None
     last = len(path) - 2
     for n, (a, b) in enumerate(itertools.pairwise(path)):
@@ -116,9 +116,8 @@ def _project(path: list[Point], vehicle: Body) -> tuple[float, float, float] | N
         # Between two pieces, outside of a bend, the corner is the nearest point.
         part = min(max(part, 0.0), 1.0)
         off = math.hypot(x - part * dx, y - part * dy)
-        if best is None or off < abs(best[1]):
-            right = math.copysign(off, y * dx - x * dy)
-            best = a.s + part * (b.s - a.s), right, a.yaw
+        if best is None or off < best[1]:
+            best = a.s + part * (b.s - a.s), off, a.yaw
     return best
 
 

@@ -110,6 +110,17 @@ def test_the_wrapper_looks_at_the_state_the_action_answers() -> None:
     assert env.step([0.1, 0.1])[4]["breakers"]["source"] == "policy"
 
 
+def test_what_is_unknown_is_told_anew_in_each_episode() -> None:
+    toy = ToyEnv()
+    toy.overrides = {"gap": None}
+    env = ControlledEnv(toy)
+    for episode in range(1, 4):
+        env.reset(seed=1)
+        for _ in range(3):
+            env.step([0.1, 0.1])
+        assert env.breakers.stats()["counts"]["note"] == episode
+
+
 def test_a_latch_survives_the_environments_reset() -> None:
     env = ControlledEnv(ToyEnv())
     env.breakers.estop()

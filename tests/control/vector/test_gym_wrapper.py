@@ -144,6 +144,20 @@ def test_open_breakers_close_with_the_episode_of_their_own(mode: AutoresetMode) 
     assert {state for episode, state in opened if episode > 1} == {"closed"}
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_an_action_is_judged_by_the_state_it_answers(mode: AutoresetMode) -> None:
+    """Robot 0 loses its speed after its first step, and so at its second action."""
+
+    def find(obs: Any, info: dict[str, Any]) -> Any:
+        env, _, steps = obs["where"]
+        return dict(info["state"]) | {"speed": None if env == 0 and steps == 1 else 20.0}
+
+    envs = ControlledVectorEnv(toys.sync(2, mode), state=find)
+    envs.reset()
+    sources = [step(envs, np.full((2, 2), 0.001))[1]["breakers"]["source"][0] for _ in range(2)]
+    assert sources == ["policy", "fallback"]
+
+
 def test_what_the_environment_says_is_handed_on() -> None:
     class Speaking(CanaryEnv):
         def step(self, action: Any) -> Any:
