@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from tests.control.planning.toys import SCHEMA, SLOW_FORCE, Cart, limits
 from tests.control.support import Bench, FakeTimer
-from wmrt.control import Controller
+from wmrt.control import Controller, StepClock
 from wmrt.control.planning import MPPI, Planner
 from wmrt.core.errors import SafetyError, UnsupportedError
 from wmrt.safety import Breakers
@@ -149,3 +150,26 @@ def test_bad_input_asks_neither_the_policy_nor_its_imagination() -> None:
     before = cart.imagined
     run.act("no state")
     assert cart.imagined == before and not cart.seen
+
+
+def test_an_imagination_that_hangs_does_not_hold_the_loop() -> None:
+    """In real time, with the watchdog: the plan before goes on, and what hangs is waited for."""
+    cart, release = Cart(actions=SLOW_FORCE), threading.Event()
+    planner = MPPI(budget=160, margin=0.0)
+    controller = Controller(cart, 0.5, watchdog=True, clock=StepClock(0.5), planner=planner)
+    try:
+        first = controller.act(FAR)
+        assert controller.last is not None and controller.last.source == "policy"
+
+        def hang(plans: Any, reward: Any) -> Any:
+            release.wait(60.0)
+            return reward
+
+        cart.spoil = hang
+        controller.act(FAR)
+        late = controller.last
+        assert late.late and late.source == "planned" and not release.is_set()
+        assert late.action[0] != first[0]
+    finally:
+        release.set()
+        controller.close()

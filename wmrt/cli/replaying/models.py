@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from wmrt.core import machine
 from wmrt.core.errors import CheckpointError, RecordingError, UsageError
 
 if TYPE_CHECKING:
+    from wmrt.control.planning import Planner
     from wmrt.control.recording.reader import Recording
     from wmrt.model.checkpoint import Checkpoint
     from wmrt.runtime import WorldModel
@@ -38,8 +40,8 @@ class Models:
         self._checkpoints: dict[str, Checkpoint] = {}
         self._built: dict[tuple[str, str], WorldModel] = {}
 
-    def driver(self, recording: Recording) -> WorldModel:
-        """The model that drove, or the one asked for.
+    def driver(self, recording: Recording) -> WorldModel | Planner:
+        """The model that drove, or the one asked for; with the planner around it, if one was.
 
         Raises:
             RecordingError: what drove was no world model, or is another one, and none was named.
@@ -59,7 +61,7 @@ class Models:
                 f"{recording.path} does not name the model that drove (weights "
                 f"{recorded['weights_sha256']:.16}); give it with --model"
             )
-        model = self._build(name, recorded, self._wish.recipe, recording)
+        model = _planning(self._build(name, recorded, self._wish.recipe, recording), recording)
         if not self._wish.other:
             require_same(recording, model)
         return model
@@ -120,3 +122,14 @@ class Models:
             threads = min(ran["threads"] or 1, machine.usable_cpus())
         executor = wish.executor or ran["executor"]
         return {"executor": executor, "threads": threads, "device": wish.device or ran["device"]}
+
+
+def _planning(model: WorldModel, recording: Recording) -> WorldModel | Planner:
+    """``model``, or the recorded planner around it. No deadline: who was late is recorded."""
+    from wmrt.control.planning import MPPI
+    from wmrt.safety import Limits
+
+    settings = recording.data("model").get("planner")
+    if settings is None:
+        return model
+    return MPPI(**settings).around(model, Limits.from_json(recording.data("limits")), math.inf)

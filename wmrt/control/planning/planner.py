@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 #: The rest of a model, such as its snapshots and its name in a record, is not the planner's.
-_PASSED_ON = ("foresee", "period", "provenance", "recipe", "weights_sha256")
+_PASSED_ON = ("foresee", "period", "provenance", "recipe", "report", "weights_sha256")
 
 
 class Choice(NamedTuple):
@@ -102,7 +102,7 @@ class Planner:
         return self.model.actions
 
     def __getattr__(self, name: str) -> Any:
-        """What a monitor and a controller ask of a model, where this one has it."""
+        """What a monitor, a controller and a record ask of a model, where this one has it."""
         if name in _PASSED_ON:
             return getattr(self.model, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

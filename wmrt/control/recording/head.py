@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from wmrt import __version__
+from wmrt.control.planning import Planner
 from wmrt.control.recording.topics import FORMAT
 from wmrt.control.recording.values import encode
 from wmrt.core import machine
@@ -74,8 +75,11 @@ def _monitor(controller: Controller) -> dict[str, Any] | None:
 
 
 def identity(model: Any) -> dict[str, Any] | None:
-    """Whose decisions they are: a `WorldModel`'s weights, recipe and how its session picks; None
-    for any other policy, which a recording cannot name."""
+    """Whose decisions they are: a `WorldModel`'s weights, recipe and how its session picks, and how
+    a planner around it plans; None for any other policy, which a recording cannot name."""
+    if isinstance(model, Planner):
+        inside = identity(model.model)
+        return None if inside is None else {**inside, "planner": model.settings.to_json()}
     origin = getattr(model, "origin", None)
     if origin is None:
         return None
@@ -86,6 +90,7 @@ def identity(model: Any) -> dict[str, Any] | None:
         "network": own.network,
         "schema_hash": own.schema,
         "session": dict(model.session.options),
+        "planner": None,
     }
 
 
@@ -104,7 +109,8 @@ def _require_fresh(controller: Controller) -> None:
             f"recording: these breakers have made {controller.breakers.step} steps already, which "
             "the recording would not hold; give new ones"
         )
-    session = getattr(controller.model, "session", None)
+    model: Any = controller.model
+    session = getattr(model.model if isinstance(model, Planner) else model, "session", None)
     taken = 0 if session is None else int(session.ring.step[0])
     if taken:
         raise UsageError(

@@ -92,13 +92,13 @@ def require_same(recording: Recording, model: Policy) -> None:
             f"{recording.path} is of a {recording.head['policy']}, which is no world model: build "
             "it again and give it to wmrt.control.recording.replay"
         )
-    names = ("schema_hash", "weights_sha256", "network", "recipe", "session")
-    differing = [n for n in names if given is None or given[n] != recorded[n]]
+    names = ("schema_hash", "weights_sha256", "network", "recipe", "session", "planner")
+    differing = [n for n in names if given is None or given[n] != recorded.get(n)]
     if differing:
         name = differing[0]
         found = type(model).__name__ if given is None else given[name]
         raise RecordingError(
-            f"{recording.path} is of another model: {name} {_short(recorded[name])} recorded, "
+            f"{recording.path} is of another model: {name} {_short(recorded.get(name))} recorded, "
             f"{_short(found)} given; give the one that drove"
         )
 
