@@ -75,11 +75,31 @@ class NativeSession(Session):
         self.output = out
         return out
 
+    def observe(
+        self, codes: NDArray[np.int32], values: NDArray[np.float32], previous: Sequence[float]
+    ) -> None:
+        """See `Session.observe`. Nothing of the heads is computed, so there is no output."""
+        if self.choice.draws:  # the generator moves on with every step
+            super().observe(codes, values, previous)
+            return
+        rows = self._rows
+        rows["codes"][0], rows["values"][0] = codes, values
+        rows["previous"][0] = previous
+        self.state.run(TRUNK)
+        self.output = None
+
     def consequences(self) -> tuple[NDArray[np.int64], float, float]:
         """Of the last step: the next state's integers [F], reward, probability to continue."""
         rows = self._rows
         q = next_integers(self.network, rows, self._numbers, self._others)[0]
         return q, float(rows["expected"][0]), float(rows["continues"][0])
+
+    def foresee(self, action: NDArray[np.float32]) -> NDArray[np.int64]:
+        """See `Session.foresee`. Overwrites the action and the prediction of the last output, and
+        leaves what a next step reads."""
+        self._rows["action"][0] = action
+        self.state.run(PREDICT | DECODE)
+        return self.consequences()[0]
 
     def imagine(self, plan: Tensor) -> Rollout:
         """See `Session.imagine`; 16 sequences share each read of the weights."""

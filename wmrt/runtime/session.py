@@ -248,6 +248,12 @@ class Session:
         self.output = out
         return out
 
+    def observe(
+        self, codes: NDArray[np.int32], values: NDArray[np.float32], previous: Sequence[float]
+    ) -> None:
+        """A step whose answer nobody reads."""
+        self.step(codes, values, previous)
+
     def _compute(self) -> Output:
         network = self.network
         hidden = network.step(self.codes, self.values, self.previous, self.ring, self.generator)
@@ -279,6 +285,11 @@ class Session:
             plan.to(device),
             torch.Generator(device=device).manual_seed(self.seed),
         )
+
+    def foresee(self, action: NDArray[np.float32]) -> NDArray[np.int64]:
+        """The last step's `consequences` if ``action`` float32[A] is sent: integers [F]."""
+        q: NDArray[np.int64] = self.imagine(torch.from_numpy(action)[None, None]).q[0, 0]
+        return q
 
     def take(self, other: Session) -> None:
         """The last state and output of `other`, as copies."""

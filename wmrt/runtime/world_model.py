@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,12 +15,12 @@ from wmrt.core import memory
 from wmrt.core.errors import UsageError
 from wmrt.core.types import ActionSpec
 from wmrt.model.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from wmrt.model.locate import WEIGHTS_FILE, resolve_checkpoint
 from wmrt.model.network import Network
 from wmrt.model.schema import StateSchema
 from wmrt.quant import Recipe
 from wmrt.runtime.build import to_checkpoint
 from wmrt.runtime.checks import check_action, check_plan, resolve_device
+from wmrt.runtime.enough import enough_memory, weight_bytes
 from wmrt.runtime.executor import build, resolve
 from wmrt.runtime.graph_states import check_graph
 from wmrt.runtime.report import RunReport, build_report
@@ -90,7 +89,7 @@ class WorldModel:
             UsageError, UnsupportedError: a request that is wrong, or cannot be had exactly.
             OutOfMemoryError: memory does not suffice; says how much would and how much there is.
         """
-        with memory.told(f"loading {name_or_path}", lambda: _size(name_or_path, revision)):
+        with memory.told(f"loading {name_or_path}", lambda: weight_bytes(name_or_path, revision)):
             checkpoint = load_checkpoint(name_or_path, revision=revision, verify=verify)
         return cls.from_checkpoint(
             checkpoint,
@@ -122,7 +121,7 @@ class WorldModel:
         check_options(session)
         target = resolve_device(device)
         check_graph(graph, target)
-        with _enough_memory(checkpoint):
+        with enough_memory(checkpoint):
             built, used = build(checkpoint, recipe, target, executor, threads, cpus, pages)
             network = built.network
             own = session_of(network, used, **session)
@@ -182,9 +181,7 @@ class WorldModel:
                 the one this model returned (the schema's neutral action at first).
         """
         begin = time.perf_counter_ns()
-        before = self._last_action
-        if previous_action is not None:
-            before = check_action(previous_action, self.actions)
+        before = self._before(previous_action)
         read = self.schema.encode(state, strict=strict)
         encoded = time.perf_counter_ns()
         out = self.session.step(read.codes, read.values, before)
@@ -193,13 +190,23 @@ class WorldModel:
         self._last_action = tuple(answer["action"].tolist())
         fingerprint = self.schema.fingerprint_q(read.q, read.instruction)
         end = time.perf_counter_ns()
-        timing = {
-            "encode": encoded - begin,
-            "network": ran - encoded,
-            "decode": end - ran,
-            "total": end - begin,
-        }
+        spans = {"encode": encoded - begin, "network": ran - encoded, "decode": end - ran}
+        timing = {**spans, "total": end - begin}
         return Step(**answer, fingerprint=fingerprint, issues=read.issues, timing_ns=timing)
+
+    def observe(self, state: Any, previous_action: Sequence[float] | NDArray[np.float32]) -> None:
+        """Remember one control step without answering it: later steps are as if `step` had been
+        called. What a channel does that votes every so many steps; arguments as `step`."""
+        read = self.schema.encode(state)
+        self.session.observe(read.codes, read.values, self._before(previous_action))
+
+    def _before(
+        self, previous_action: Sequence[float] | NDArray[np.float32] | None
+    ) -> tuple[float, ...]:
+        """The action sent in the last period; this model's own when nobody says."""
+        if previous_action is None:
+            return self._last_action
+        return check_action(previous_action, self.actions)
 
     @torch.inference_mode()
     def _decode(self, out: Output) -> dict[str, Any]:
@@ -227,6 +234,17 @@ class WorldModel:
             raise UsageError("imagine needs a state to start from; call step first")
         return self.session.imagine(check_plan(actions, self.actions))
 
+    def foresee(self, action: Sequence[float] | NDArray[np.float32]) -> dict[str, Any]:
+        """The state to expect if ``action`` [A] in [-1, 1] is what is sent now, in the form of
+        `Step.predicted`, which expects the model's own action. Nothing is advanced.
+
+        Raises `UsageError` before the first step.
+        """
+        if self.session.output is None:
+            raise UsageError("foresee needs a state to start from; call step first")
+        sent = np.array(check_action(action, self.actions), np.float32)
+        return self.schema.decode(self.session.foresee(sent))
+
     def reset(self) -> None:
         """Start a new episode: no past states, the neutral action before."""
         self.session.reset()
@@ -235,14 +253,8 @@ class WorldModel:
     def fork(self) -> WorldModel:
         """Another robot on the same weights, with a copy of this one's memory so far."""
         other = self.session.fresh()
-        twin = WorldModel(
-            self.network,
-            self.recipe,
-            self._report,
-            other,
-            self.provenance,
-            self.weights_sha256,
-        )
+        whose = (self.provenance, self.weights_sha256)
+        twin = WorldModel(self.network, self.recipe, self._report, other, *whose)
         twin.restore(self.snapshot())
         other.take(self.session)
         return twin
@@ -282,19 +294,3 @@ class WorldModel:
         save_checkpoint(
             folder, to_checkpoint(self.network, self.recipe, self.provenance), card=card
         )
-
-
-@contextmanager
-def _enough_memory(checkpoint: Checkpoint) -> Iterator[None]:
-    """`OutOfMemoryError` where memory does not suffice to build it: before, if it cannot."""
-    what = f"building {checkpoint.path or 'the model'}"
-    size = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
-    if checkpoint.path is not None:  # mapped, and every step reads it: its pages have to stay
-        memory.require(size, what)
-    with memory.told(what, lambda: size):
-        yield
-
-
-def _size(name_or_path: str | Path, revision: str | None) -> int:
-    """Bytes of a checkpoint's weight file."""
-    return (resolve_checkpoint(name_or_path, revision) / WEIGHTS_FILE).stat().st_size
