@@ -79,8 +79,14 @@ class Straight:
 class Scripted:
     """Answers with the outcomes it is given, in order."""
 
-    def __init__(self, outcomes: Sequence[Outcome], controlled: bool = True) -> None:
+    def __init__(
+        self,
+        outcomes: Sequence[Outcome],
+        controlled: bool = True,
+        told: Mapping[str, Any] | None = None,
+    ) -> None:
         self.controlled = controlled
+        self._told = dict(told or {})
         self._outcomes = list(outcomes)
         self.seeds: list[int] = []
 
@@ -89,6 +95,17 @@ class Scripted:
 
     def act(self, state: Mapping[str, Any]) -> Outcome:
         return self._outcomes.pop(0)
+
+    def told(self) -> dict[str, Any]:
+        return self._told
+
+
+def channel(votes: int, p50: float | None, **changes: Any) -> dict[str, Any]:
+    """What `Controller.stats` tells of a consensus channel."""
+    spent = {"n": votes, "p50": p50, "p90": p50, "p99": p50, "p999": None, "max": p50}
+    told = {"every": 1, "votes": votes, "failures": 0, "late": 0, "ms": spent}
+    idle = {**dict.fromkeys(spent), "n": 0}
+    return {**told, "observe_ms": idle, "resident_bytes": None, **changes}
 
 
 def outcome(ms: float | None = 1.0, **changes: Any) -> Outcome:
@@ -111,6 +128,9 @@ def episode(seed: int, returned: float, **row: Any) -> Episode:
         "deadline_misses": 1,
         "fallback_steps": 2,
         "degraded_steps": 3,
+        "openings": 1,
+        "channels": {},
+        "monitor": None,
         "step_ms": {"p50": 1.0, "p99": 2.0, "max": 3.0},
     }
     return Episode({**defaults, **row}, [1_000_000] * 10, [2_000_000] * 10, {"marker": seed})

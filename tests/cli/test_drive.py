@@ -163,6 +163,52 @@ def test_model_drives_with_three_channels(folder: Path, tmp_path: Path) -> None:
     assert results["summary"]["step_ms"]["p50"] < results["summary"]["act_ms"]["p50"]
     (row,) = results["episodes"]
     assert set(row["trips"]) == {"0", "1", "2", "3"} and row["deadline_misses"] is None
+    told = results["summary"]["channels"]
+    assert {name: one["votes"] for name, one in told.items()} == dict.fromkeys(
+        ("model bf16", "rule"), results["summary"]["steps"]
+    )
+    assert told["model bf16"]["resident_bytes"] == sum(run["consensus"]["bytes"].values())
+    assert told["rule"]["ms"]["p50"] < told["model bf16"]["ms"]["p50"]
+
+
+def test_the_second_opinion_is_what_was_asked_for(folder: Path, tmp_path: Path) -> None:
+    def account(**changes: Any) -> Any:
+        return set_up(Plan("wmrt/Highway-v0", str(folder), **changes)).account
+
+    assert account(consensus="w4a8").channels == ("model nvfp4", "model w4a8", "rule")
+    off = account(consensus="off")
+    assert (off.levels, off.channels) == ((0, 1, 2), ())
+    assert "breakers at levels 0 to 2: as asked for" in off.notes
+    torch.manual_seed(2)
+    network = Network(highway_schema(), PRESETS["tiny"], ACTIONS)
+    save_checkpoint(tmp_path / "earlier", to_checkpoint(network, None, {}), card="# earlier")
+    channels = account(consensus=str(tmp_path / "earlier")).channels
+    assert channels == ("model nvfp4", "earlier model bf16", "rule")
+
+
+def test_a_monitor_is_there_when_it_is_asked_for(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = error_line(capsys, "--model", str(folder), "--monitor")
+    assert "no monitor.json; run: wmrt calibrate" in line
+    assert "no model that expects" in error_line(capsys, "--model", "rule", "--monitor")
+    record = tmp_path / "drive.mcap"
+    options = ["--monitor", "--seed", "500321", "--episodes", "1", "--no-deadline"]
+    found = drive(*options, "--consensus", "off", "--record", str(record), out=tmp_path / "m.json")
+    (row,) = found["results"]["episodes"]
+    told = row["monitor"]
+    assert told["compared"] == row["steps"] - 1 and told["failures"] == 0
+    assert found["results"]["summary"]["monitor"]["alarms"] == told["alarms"]
+    assert main(["replay", str(record)]) == 0
+
+
+def test_a_second_opinion_that_cannot_differ_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = error_line(capsys, "--model", str(folder), "--consensus", "nvfp4")
+    assert "'model nvfp4' and 'the running model' are both" in line and "another recipe" in line
+    line = error_line(capsys, "--model", str(folder), "--consensus", "nowhere")
+    assert "no checkpoint 'nowhere'" in line
 
 
 # ---- what is set up ----

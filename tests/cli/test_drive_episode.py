@@ -19,7 +19,8 @@ def test_row_counts_what_happened() -> None:
             outcome(3.0, tripped=(1, 2)),
             outcome(2.0, tripped=(2,), state="degraded", late=True),
             outcome(None, tripped=(0,), source="fallback", state="open"),
-        ]
+        ],
+        told={"channels": {"rule": {"votes": 4}}, "monitor": {"alarms": 2}},
     )
     found = drive_episode(env, arm, 7)
     assert env.seeds == arm.seeds == [7]
@@ -35,7 +36,10 @@ def test_row_counts_what_happened() -> None:
         "deadline_misses": 1,
         "fallback_steps": 1,
         "degraded_steps": 1,
+        "openings": 1,
         "latched": False,
+        "channels": {"rule": {"votes": 4}},
+        "monitor": {"alarms": 2},
         "step_ms": {"p50": 2.0, "p99": 3.0, "max": 3.0},
     }
     assert found.step_ns == [1_000_000, 3_000_000, 2_000_000]  # the step that was not asked is none
@@ -48,7 +52,20 @@ def test_without_breakers_their_counts_are_missing_not_zero() -> None:
     row = drive_episode(Straight(offroad=True), arm, 1).row
     assert row["offroad"] and not row["crashed"]
     keys = ("trips", "deadline_misses", "fallback_steps", "degraded_steps", "latched")
-    assert [row[key] for key in keys] == [None] * 5
+    assert [row[key] for key in (*keys, "openings", "channels", "monitor")] == [None] * 8
+
+
+@pytest.mark.parametrize(
+    ("states", "openings"),
+    [
+        (["open", "open", "half_open", "open"], 2),
+        (["closed", "open", "latched", "latched"], 1),  # one stop, however it went on
+        (["degraded", "half_open", "closed", "closed"], 0),
+    ],
+)
+def test_openings_are_stops_of_the_policy(states: list[str], openings: int) -> None:
+    arm = Scripted([outcome(state=state) for state in states])
+    assert drive_episode(Straight(steps=4), arm, 1).row["openings"] == openings
 
 
 def test_without_a_deadline_no_step_counts_as_in_time() -> None:

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.cli.drive_doubles import episode
+from tests.cli.drive_doubles import channel, episode
 from wmrt.cli.driving.summary import Selection, Tally, histogram, summarise
 from wmrt.core import measure
 
@@ -27,6 +27,7 @@ def test_summary_of_three_episodes() -> None:
     assert found["distance_m"] == pytest.approx(250 / 3)
     assert found["trips"] == {"0": 0, "1": 3, "2": 6, "3": 9}
     assert (found["deadline_misses"], found["fallback_steps"], found["degraded_steps"]) == (3, 6, 9)
+    assert (found["openings"], found["channels"], found["monitor"]) == (3, {}, None)
     assert found["step_ms"]["n"] == 30 and found["step_ms"]["p50"] == 1.0
     assert found["act_ms"]["p50"] == 2.0 and found["resident_bytes"] == 99
     assert found["latency"] == "one process"
@@ -41,6 +42,30 @@ def test_one_episode_has_no_interval_and_missing_stays_missing() -> None:
     some = [episode(0, 1.0).row, episode(1, 1.0, deadline_misses=None).row]
     assert summarise(some, [], [])["deadline_misses"] is None
     assert summarise(some, [], [])["fallback_steps"] == 4
+
+
+def test_what_channels_cost_over_all_episodes() -> None:
+    told = [
+        channel(3, 1.0, resident_bytes=7),
+        channel(0, None, late=2),
+        channel(5, 4.0, failures=1),
+    ]
+    told[1]["resident_bytes"] = told[2]["resident_bytes"] = 7
+    rows = [episode(n, 1.0, channels={"twin": one}).row for n, one in enumerate(told)]
+    (found,) = summarise(rows, [], [])["channels"].values()
+    assert found == {
+        "every": 1, "resident_bytes": 7, "votes": 8, "failures": 1, "late": 2,
+        "ms": {"n": 8, "p50": 2.5, "p99": 4.0, "max": 4.0},
+        "observe_ms": {"n": 0, "p50": None, "p99": None, "max": None},
+    }  # fmt: skip
+
+
+def test_what_the_monitor_found_over_all_episodes() -> None:
+    told = [{"compared": 9, "alarms": n, "failures": 1, "fields": {}} for n in (0, 3, 4)]
+    rows = [episode(n, 1.0, monitor=one).row for n, one in enumerate(told)]
+    assert summarise(rows, [], [])["monitor"] == {
+        "compared": 27, "alarms": 7, "failures": 3, "episodes_with_alarm": 2,
+    }  # fmt: skip
 
 
 def test_histogram_holds_every_sample_between_its_edges(seed: int) -> None:

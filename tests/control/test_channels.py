@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -114,6 +115,85 @@ def test_a_policy_as_a_channel_is_reset_with_the_episode() -> None:
     bench.acts(2)
     bench.controller.reset()
     assert (len(twin.seen), twin.resets) == (2, 1)
+
+
+class Forgetful(FakePolicy):
+    """Votes with the number of steps it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda state, previous: answer([len(self.seen) / 100, 0.0]))
+        self.observed = 0
+
+
+class Remembering(Forgetful):
+    """The same; ``observe`` sees without an answer."""
+
+    def observe(self, state: Any, previous: Any) -> None:
+        self.seen.append((state, previous))
+        self.observed += 1
+
+
+@pytest.mark.parametrize(("kind", "observed"), [(Remembering, 5), (Forgetful, 0)])
+def test_a_model_that_votes_every_so_many_steps_sees_them_all(kind: Any, observed: int) -> None:
+    twin, votes = kind(), []
+    channel = Channel.from_policy("twin", twin, every=3)
+    watched = dataclasses.replace(
+        channel, fn=lambda s, p: votes.append(channel.fn(s, p)) or votes[-1]
+    )
+    bench = Bench(constant(0.0, 0.0), channels=[watched, fixed("b", (0.0, 0.0))])
+    bench.acts(8)
+    assert [vote[0] for vote in votes] == [0.01, 0.04, 0.07]  # no gaps
+    assert [state for state, _ in twin.seen] == [STATE] * 8
+    assert twin.observed == observed
+    report = bench.controller.stats()["channels"]
+    assert (report["twin"]["votes"], report["twin"]["ms"]["n"]) == (3, 3)
+    assert report["twin"]["observe_ms"]["n"] == 5
+    assert (report["b"]["every"], report["b"]["votes"], report["b"]["observe_ms"]["n"]) == (1, 3, 0)
+
+
+def test_a_channel_that_fails_between_votes_is_named() -> None:
+    channels = [Channel("a", lambda s, p: (0, 0), every=2, observe=raises), fixed("b", (0, 0))]
+    bench = Bench(constant(0.0, 0.0), channels=channels)
+    bench.act()
+    assert bench.causes() == []
+    assert bench.act().after is State.CLOSED
+    event = bench.last_event()
+    assert (event.cause.value, event.field, event.kind) == ("channel", "a", "RuntimeError")
+    assert bench.controller.stats()["channel_failures"] == {"a": 1, "b": 0}
+
+
+def test_a_vote_that_takes_too_long_is_named_and_the_next_is_not_asked() -> None:
+    bench: Bench
+    calls: list[str] = []
+
+    def slow(state: Any, previous: Any) -> Any:
+        bench.timer.advance(0.2 if len(calls) == 0 else 0.001)
+        calls.append("slow")
+        return (0.1, 0.1)
+
+    second = Remembering()
+    channels = [Channel("slow", slow), Channel.from_policy("second", second)]
+    bench = Bench(constant(0.1, 0.1), channels=channels)
+    outcome = bench.act()
+    assert outcome.late and bench.causes() == ["channel", "deadline", "starved"]
+    event = bench.controller.breakers.events.snapshot()[0]
+    assert (event.field, event.kind, event.value) == ("slow", "late", 200_000_000)
+    assert (second.observed, len(second.seen)) == (1, 1)  # it saw the step all the same
+    assert not bench.act().late and calls == ["slow"] * 2
+    report = bench.controller.stats()["channels"]
+    assert [report[name]["late"] for name in ("slow", "second")] == [1, 1]
+    assert [report[name]["votes"] for name in ("slow", "second")] == [1, 1]
+    assert report["slow"]["ms"]["max"] == pytest.approx(200.0)
+    assert [report[name]["failures"] for name in ("slow", "second")] == [0, 0]
+
+
+def test_a_late_policy_leaves_no_time_to_vote() -> None:
+    bench: Bench
+    policy = FakePolicy(lambda s, p: (bench.timer.advance(0.2), answer([0.1, 0.1]))[1])
+    twin = Remembering()
+    bench = Bench(policy, channels=[Channel.from_policy("twin", twin), fixed("b", (0.1, 0.1))])
+    assert bench.act().late and twin.observed == 1
+    assert "channel" not in bench.causes()
 
 
 @pytest.mark.parametrize("names", [["a"], ["a", "a"], ["a", "b", "c"]])

@@ -333,6 +333,26 @@ def test_slow_channels_make_a_step_late_as_well(stalled: Stalling) -> None:
     stalled.go()
 
 
+def test_a_vote_that_came_too_late_is_counted_against_its_channel(stalled: Stalling) -> None:
+    def slow(state: Any, previous: Any) -> Any:
+        if len(stalled.seen) == 1:
+            stalled.stall()
+            stalled._answer(state, previous)
+            made.timer.advance(0.3)
+        return previous
+
+    hold = FakePolicy(lambda state, previous: answer(previous))
+    made = bench(stalled, channels=[Channel("slow", slow), Channel.from_policy("hold", hold)])
+    assert made.act().late
+    stalled.go()
+    idle(made)
+    assert made.act().source == "policy"
+    told = made.controller.stats()["channels"]
+    assert [told[name]["late"] for name in ("slow", "hold")] == [1, 1]
+    assert [told[name]["votes"] for name in ("slow", "hold")] == [1, 1]
+    assert len(hold.seen) == 2  # no gap
+
+
 def test_what_the_policy_reads_does_not_change_under_it(stalled: Stalling) -> None:
     read: list[Any] = []
     stalled.respond = lambda state, previous: read.append(dict(state)) or answer(previous)

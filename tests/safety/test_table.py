@@ -21,6 +21,7 @@ LETTERS = {
 #: cause: (level, trips, counts as opening, next state from C D O H L)
 TABLE = {
     "input": (0, True, False, "OOOOL"),
+    "surprise": (0, True, True, "OOOOL"),
     "range": (1, True, True, "CDOOL"),
     "range_repeated": (1, False, True, "OOOOL"),
     "rate": (2, True, False, "CDOHL"),

@@ -76,6 +76,28 @@ if TYPE_CHECKING:
     help="Record every decision for `wmrt replay`: a folder, or NAME.mcap for one episode.",
 )
 @click.option(
+    "--consensus",
+    default="auto",
+    show_default=True,
+    metavar="SECOND",
+    help="Second opinion that votes with the model and the environment's rule, 2 of 3: a recipe of "
+    "the model, an earlier checkpoint, auto (bf16, or nvfp4 beside bf16), or off.",
+)
+@click.option(
+    "--consensus-every",
+    "every",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Vote every so many steps.",
+)
+@click.option(
+    "--monitor",
+    is_flag=True,
+    help="Compare every observation with what the model expected of it; needs the model's "
+    "monitor.json, see `wmrt calibrate`.",
+)
+@click.option(
     "--planner",
     type=click.Choice(["mppi"]),
     help="Plan with the model's imagination around its own actions. Default: the model as it is.",
@@ -101,6 +123,9 @@ def command(
     no_breakers: bool,
     no_deadline: bool,
     record: Path | None,
+    consensus: str,
+    every: int,
+    monitor: bool,
     planner: str | None,
     planner_budget: int | None,
     json_path: Path | None,
@@ -120,6 +145,7 @@ def command(
         check_place(record, seeds)
     plan = Plan(
         env_name, model, recipe, device, not no_breakers, deadline, threads, executor,
+        consensus, every, monitor,
         None if record is None else str(record), _planner(planner, planner_budget),
     )  # fmt: skip
     _run(plan, seeds, jobs, out, json_path)

@@ -24,6 +24,7 @@ VERBS = {
     "replay": "Make the decisions of a recorded drive again, and compare them bit for bit.",
     "collect": "Record driving episodes to learn from.",
     "train": "Train a world model on recorded episodes.",
+    "calibrate": "Calibrate the prediction monitor of a model on recorded episodes.",
     "grow": "Expand a trained checkpoint into a larger network that drives the same.",
     "quantize": "Store a checkpoint's weights in 4 bits.",
     "export": "Write a packed checkpoint for other tools, or GPU kernels.",

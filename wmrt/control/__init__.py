@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from wmrt.control.calibration import Calibration
 from wmrt.control.channels import Channel
 from wmrt.control.clock import StepClock
 from wmrt.control.controller import Controller
 from wmrt.control.defaults import default_limits
 from wmrt.control.driving import DrivenStep, drive
 from wmrt.control.loop import LoopReport, Observed, run_loop
+from wmrt.control.monitor import Monitor
 from wmrt.control.predict import PredictPolicy
 from wmrt.control.protocol import Outcome, Policy, Recorder, StepInputs
+from wmrt.control.standard import standard_channels
 
 if TYPE_CHECKING:
     from wmrt.control.gym_wrapper import ControlledEnv
 
 __all__ = [
+    "Calibration",
     "Channel",
     "ControlledEnv",
     "Controller",
     "DrivenStep",
     "LoopReport",
+    "Monitor",
     "Observed",
     "Outcome",
     "Policy",
@@ -32,6 +37,7 @@ __all__ = [
     "default_limits",
     "drive",
     "run_loop",
+    "standard_channels",
 ]
 
 

@@ -21,12 +21,14 @@ class Answer(NamedTuple):
         note: what was wrong with the chunk, or else what the policy itself notes: no reason to
             distrust the action.
         policy_ns: duration of the policy's step.
+        foreseen: the next state as the policy predicts it, as it came.
     """
 
     proposal: Proposal
     chunk: tuple[tuple[float, ...], ...]
     note: Finding | None
     policy_ns: int
+    foreseen: Any = None
 
 
 def ask(
@@ -52,7 +54,8 @@ def ask(
         step = policy.step(dict(state), given)
         ended = timer()
         action = as_action(step.action, size)
-        following = as_predicted(getattr(step, "predicted", None), predicted)
+        foreseen = getattr(step, "predicted", None)
+        following = as_predicted(foreseen, predicted)
         chunk = as_chunk(getattr(step, "chunk", None), size, rows)
         noted = getattr(step, "note", None)
     except Exception as error:  # a policy must not stop the loop
@@ -64,6 +67,6 @@ def ask(
     if isinstance(following, Finding):
         return Answer(Proposal(action, fault=following), (), None, took)
     if isinstance(chunk, Finding):
-        return Answer(Proposal(action, following), (), chunk, took)
+        return Answer(Proposal(action, following), (), chunk, took, foreseen)
     note = noted if isinstance(noted, Finding) else None
-    return Answer(Proposal(action, following), chunk, note, took)
+    return Answer(Proposal(action, following), chunk, note, took, foreseen)

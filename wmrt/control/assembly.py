@@ -7,6 +7,7 @@ from typing import Any
 
 from wmrt.control.channels import Channels
 from wmrt.control.consult import Consultant, Panel
+from wmrt.control.monitor import Foresight
 from wmrt.control.plan import Plan
 from wmrt.control.protocol import Policy
 from wmrt.control.rate import Resampler, steps_per_question
@@ -24,6 +25,7 @@ def assemble(
     watched: bool,
     resample: Any,
     max_chunk_age: int,
+    foresight: Foresight | None,
 ) -> tuple[Consultant, Plan]:
     """The consultant of a controller, and the plan that it falls back on.
 
@@ -34,7 +36,7 @@ def assemble(
     every = steps_per_question(model, limits.period, resample, len(channels))
     plan = Plan(max_chunk_age, limits.period_ns, every)
     predicted = tuple(bound.name for bound in limits.state)
-    panel = Panel(model, channels, predicted, plan.rows, timer)
+    panel = Panel(model, channels, predicted, plan.rows, timer, foresight)
     kind = Watchdog if watched else Consultant
     consultant = kind(panel, breakers, plan, deadline_ns, timer)
     return (Resampler(consultant, breakers, every) if every > 1 else consultant), plan

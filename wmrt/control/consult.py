@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from wmrt.control.asking import Answer, ask
 from wmrt.control.channels import Channels
+from wmrt.control.monitor import Foresight
 from wmrt.control.plan import Plan
 from wmrt.control.protocol import Policy
 from wmrt.safety import Breakers, Cause, Finding, Proposal
@@ -22,11 +24,13 @@ class Question(NamedTuple):
         step: number of the control step, from 1.
         state: what they see, read only: each gets a copy.
         previous: the action actually sent last.
+        until: reading of the timer from which the reply is late.
     """
 
     step: int
     state: Mapping[str, Any]
     previous: tuple[float, ...]
+    until: float = math.inf
 
 
 class Reply(NamedTuple):
@@ -36,11 +40,13 @@ class Reply(NamedTuple):
         answer: the policy's.
         votes: the channels', None for a failed one; None when no vote is due.
         failed: why those failed.
+        expected: what the policy had expected of this state; None unless a monitor asks for it.
     """
 
     answer: Answer
     votes: Votes | None
     failed: Sequence[Finding]
+    expected: Mapping[str, Any] | None = None
 
 
 class Late(NamedTuple):
@@ -67,6 +73,7 @@ class Consulted(NamedTuple):
         policy_ns: duration of the policy's step; None when it is not known.
         asked, answered, late, skipped, failed: see `wmrt.control.protocol.StepInputs`.
         finished: answers to earlier questions that have come since.
+        expected: see `Reply`; None when late.
     """
 
     proposal: Proposal | None = None
@@ -79,6 +86,7 @@ class Consulted(NamedTuple):
     skipped: tuple[int, ...] = ()
     finished: tuple[Late, ...] = ()
     failed: tuple[Finding, ...] = ()
+    expected: Mapping[str, Any] | None = None
 
 
 #: The input was unfit, or the controller is closed.
@@ -92,6 +100,7 @@ class Panel:
         predicted: numeric state fields to take from the policy's prediction.
         rows: how much of its chunk to keep.
         timer: nanoseconds.
+        foresight: keeps what the policy expects, for a monitor; None without one.
     """
 
     def __init__(
@@ -101,19 +110,26 @@ class Panel:
         predicted: Sequence[str],
         rows: int,
         timer: Callable[[], int],
+        foresight: Foresight | None = None,
     ) -> None:
-        self.policy, self.channels = policy, channels
+        self.policy, self.channels, self.foresight = policy, channels, foresight
         self._predicted, self._rows, self._timer = predicted, rows, timer
 
     def reply(self, question: Question) -> Reply:
         """Ask all of them; raises nothing on their account."""
-        step, state, previous = question
+        step, state, previous, until = question
+        foresight = self.foresight
+        expected = None if foresight is None else foresight.expect(step, previous)
         answer = ask(self.policy, state, previous, self._predicted, self._rows, self._timer)
-        votes, failed = self.channels.ask(step, state, previous)
-        return Reply(answer, votes, failed)
+        if foresight is not None:
+            foresight.keep(step, answer.proposal.action, answer.foreseen)
+        votes, failed = self.channels.ask(step, state, previous, until)
+        return Reply(answer, votes, failed, expected)
 
     def reset(self) -> None:
         """A new episode. Raises what a policy's or channel's own reset raises."""
+        if self.foresight is not None:
+            self.foresight.reset()
         self.policy.reset()
         self.channels.reset()
 
@@ -144,7 +160,8 @@ class Consultant:
             started: reading of the timer when the step began.
         """
         breakers = self._breakers
-        reply = self._panel.reply(Question(breakers.step, state, breakers.reference))
+        until = started + self._deadline_ns
+        reply = self._panel.reply(Question(breakers.step, state, breakers.reference, until))
         return self._judge(reply, self._timer() - started)
 
     def drop(self) -> None:
@@ -177,7 +194,7 @@ class Consultant:
         if took <= self._deadline_ns:
             return Consulted(
                 answer.proposal, reply.votes, answer.chunk, answer.policy_ns, True, True,
-                failed=tuple(reply.failed),
+                failed=tuple(reply.failed), expected=reply.expected,
             )  # fmt: skip
         proposal = None
         if answer.proposal.fault is not None:

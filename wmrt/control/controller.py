@@ -19,6 +19,7 @@ from wmrt.control.consult import NOT_ASKED, Consulted
 from wmrt.control.defaults import breakers_for
 from wmrt.control.falling_back import Asked, Fallback
 from wmrt.control.intake import Intake
+from wmrt.control.monitor import Monitor, attached
 from wmrt.control.planning.protocol import Planning, planned
 from wmrt.control.protocol import Outcome, Policy, Recorder
 from wmrt.core.clock import Clock, SystemClock
@@ -47,6 +48,7 @@ class Controller:
         fallback: where to ramp when the policy may not drive; default the schema's neutral action.
         recorder: gets every outcome and command; see `Recorder`.
         channels: two more opinions for level 3, or none.
+        monitor: compares each observation with what the model expected of it; off by default.
         clock: what the rate limits go by, read once per step. The default is the machine's
             monotonic clock; a loop that does not run in real time needs `StepClock`.
         timer: nanoseconds, for durations and the deadline.
@@ -86,6 +88,7 @@ class Controller:
         recorder: Recorder | None = None,
         channels: Sequence[Channel] = (),
         *,
+        monitor: Monitor | None = None,
         clock: Clock | None = None,
         timer: Callable[[], int] = time.perf_counter_ns,
         robot: str = "robot",
@@ -104,11 +107,13 @@ class Controller:
         self.model = model = planned(model, planner, self.breakers.limits, limit, timer)
         self._timer = timer
         self._fallback = Asked(fallback)
-        self._channels = Channels(channels, len(model.actions))
+        self._channels = Channels(channels, model, timer)
         self._intake = Intake(model.schema, settings.nanoseconds("max_age", max_age))
+        self._monitor = attached(monitor, model, period)
         self._consultant, self._plan = assemble(
             model, self._channels, self.breakers, limit, timer, watched=watched, resample=resample,
             max_chunk_age=settings.count("max_chunk_age", max_chunk_age, 0),
+            foresight=self._monitor.foresight,
         )  # fmt: skip
         weakref.finalize(self, self._consultant.close)
         self._instruction = getattr(model.schema, "instruction", None)
@@ -162,7 +167,8 @@ class Controller:
         consulted = NOT_ASKED
         if breakers.admit(seen.faults, seen.notes) and seen.state is not None and not self._closed:
             consulted = self._consulted = self._consultant.ask(seen.state, self._started)
-        fallback = self._fallback.goal(seen.state, breakers.reference)
+            self._monitor.judge(breakers, seen.state, consulted.expected)
+        fallback = self._fallback.goal(self._monitor.trusted(seen.state), breakers.reference)
         decision = breakers.decide(consulted.proposal, fallback, consulted.votes)
         if breakers.stops != stops:
             self._estop = "begin" if begun != stops else "decide"
@@ -211,6 +217,7 @@ class Controller:
             self._void()
             self._intake.reset()
             self._tell("reset", measured=measured, dropped=self._consultant.clear())
+            self._monitor.reset()
             self._consultant.reset()
 
     def engage(self, operator: str, measured: Sequence[float] | None = None) -> None:
@@ -285,5 +292,6 @@ class Controller:
             return {
                 **self._account.tally.report(self.breakers),
                 "unknown_values": self._intake.unknown,
-                "channel_failures": dict(self._channels.failures),
+                **self._channels.stats(),
+                "monitor": self._monitor.report(),
             }

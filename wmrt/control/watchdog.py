@@ -47,7 +47,8 @@ class Watchdog(Consultant):
     def ask(self, state: Mapping[str, Any], started: int) -> Consulted:
         """The step's question; see `Consultant.ask`. Returns at the deadline."""
         breakers, worker = self._breakers, self._worker
-        question = Question(breakers.step, _own(state), breakers.reference)
+        until = started + self._deadline_ns
+        question = Question(breakers.step, _own(state), breakers.reference, until)
         replaced = worker.ask(question)
         reply, finished = self._wait(question, started)
         stopped, self._interrupted = self._interrupted, False

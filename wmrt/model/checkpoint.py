@@ -27,7 +27,13 @@ from wmrt.core.types import ActionSpec
 from wmrt.model import verdicts
 from wmrt.model.checkpoint_checks import check_schema, check_tensors, some
 from wmrt.model.checkpoint_config import CheckpointConfig, read_config
-from wmrt.model.locate import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, resolve_checkpoint
+from wmrt.model.locate import (
+    CARD_FILE,
+    CONFIG_FILE,
+    MONITOR_FILE,
+    WEIGHTS_FILE,
+    resolve_checkpoint,
+)
 from wmrt.model.schema import StateSchema
 from wmrt.model.tree_hash import tree_hash
 
@@ -41,7 +47,7 @@ __all__ = [
     "save_checkpoint",
 ]
 
-_FILES = {CONFIG_FILE, WEIGHTS_FILE, CARD_FILE}
+_FILES = {CONFIG_FILE, WEIGHTS_FILE, CARD_FILE, MONITOR_FILE}
 
 
 @dataclass(frozen=True)

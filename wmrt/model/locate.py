@@ -11,6 +11,8 @@ from wmrt.core.errors import CheckpointError
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 CARD_FILE = "README.md"
+#: Calibration of the prediction monitor, beside a model that has one (`wmrt.control.calibration`).
+MONITOR_FILE = "monitor.json"
 #: Checkpoints that come with the package.
 PACKAGED = Path(__file__).resolve().parent.parent / "checkpoints"
 
@@ -74,7 +76,9 @@ def _from_hub(name: str, revision: str | None) -> Path:
 
     try:
         folder = huggingface_hub.snapshot_download(
-            name, revision=revision, allow_patterns=[CONFIG_FILE, WEIGHTS_FILE, CARD_FILE]
+            name,
+            revision=revision,
+            allow_patterns=[CONFIG_FILE, WEIGHTS_FILE, CARD_FILE, MONITOR_FILE],
         )
     except Exception as error:  # its errors come from several libraries (HTTP, cache, file system)
         first = str(error).strip().splitlines() or [type(error).__name__]

@@ -46,6 +46,7 @@ class Cause(enum.Enum):
     """What can happen to the breakers."""
 
     INPUT = "input"  # the input is unfit; the model is not asked
+    SURPRISE = "surprise"  # the input is not what the model expected of it, beyond its limits
     RANGE = "range"  # an output is beyond its bounds and tolerance, not finite, or not there
     RANGE_REPEATED = "range_repeated"  # trip_limit range trips within trip_window
     RATE = "rate"  # the action changes faster than allowed, beyond the tolerance
@@ -103,6 +104,7 @@ _LATCH = _to(closed=_L, degraded=_L, half_open=_L, open=_L)
 RULES: Mapping[Cause, Rule] = MappingProxyType(
     {
         Cause.INPUT: Rule(Level.VALIDITY, _OPEN, trip=True),
+        Cause.SURPRISE: Rule(Level.VALIDITY, _OPEN, trip=True, opening=True),
         Cause.RANGE: Rule(Level.RANGE, _to(half_open=_O), trip=True, opening=True),
         Cause.RANGE_REPEATED: Rule(Level.RANGE, _OPEN, opening=True),
         Cause.RATE: Rule(Level.RATE, _STAY, trip=True),

@@ -13,7 +13,7 @@ import numpy as np
 
 from wmrt.cli.driving.episode import Arm, Outcome
 from wmrt.cli.driving.records import Records
-from wmrt.control import Channel, Controller, Policy, Recorder, StepClock
+from wmrt.control import Calibration, Channel, Controller, Monitor, Policy, Recorder, StepClock
 
 #: Control arms, and what is said of each beside its results.
 CONTROL_ARMS = {
@@ -99,6 +99,9 @@ class BareArm:
         self._previous = np.clip(np.asarray(answer.action, np.float32), -1.0, 1.0)
         return Outcome(self._previous, took, took)
 
+    def told(self) -> dict[str, Any]:
+        return {}
+
 
 class ControlledArm:
     """A policy behind the breakers of a `Controller`.
@@ -137,10 +140,15 @@ class ControlledArm:
             late=last.late if self._deadline else None,
         )
 
+    def told(self) -> dict[str, Any]:
+        stats = self._controller.stats()
+        return {"channels": stats["channels"], "monitor": stats["monitor"]}
+
 
 @dataclass(frozen=True)
 class Guard:
-    """Breakers of a run: the opinions of level 3, whether the deadline is enforced, the recordings.
+    """Breakers of a run: the opinions of level 3, whether the deadline is enforced, the calibration
+    of the prediction monitor if there is to be one, the recordings.
 
     Processes that share cores would miss deadlines for reasons that are not the model's, so several
     of them drive without.
@@ -148,6 +156,7 @@ class Guard:
 
     channels: tuple[Channel, ...] = ()
     deadline: bool = True
+    calibration: Calibration | None = None
     records: Records | None = None
 
 
@@ -173,6 +182,7 @@ def make_arm(policy: Policy, env: Any, guard: Guard | None) -> Arm:
             fallback=fallback,
             recorder=recorder,
             channels=guard.channels,
+            monitor=None if guard.calibration is None else Monitor(guard.calibration),
             clock=clock,
         )
 

@@ -56,6 +56,11 @@ class Arm(Protocol):
 
     def act(self, state: Mapping[str, Any]) -> Outcome: ...
 
+    def told(self) -> dict[str, Any]:
+        """What ``channels`` did and cost, and what the ``monitor`` found, since `reset`; see
+        `Controller.stats`. Empty without breakers."""
+        ...
+
 
 @dataclass
 class Episode:
@@ -98,7 +103,7 @@ def drive_episode(env: Any, arm: Arm, seed: int, on_step: OnStep | None = None) 
             on_step(len(outcomes), outcome)
     crashed, offroad = bool(info.get("crashed")), bool(info.get("offroad"))
     return Episode(
-        row=_row(seed, views, rewards, outcomes, arm.controlled, crashed, offroad),
+        row=_row(seed, views, rewards, outcomes, arm, crashed, offroad),
         step_ns=[o.step_ns for o in outcomes if o.step_ns is not None],
         act_ns=[o.act_ns for o in outcomes],
         trace=_trace(views, rewards, outcomes, env.action_spec),
@@ -130,7 +135,7 @@ def _row(
     views: Sequence[Mapping[str, Any]],
     rewards: Sequence[float],
     outcomes: Sequence[Outcome],
-    controlled: bool,
+    arm: Arm,
     crashed: bool,
     offroad: bool,
 ) -> dict[str, Any]:
@@ -148,17 +153,29 @@ def _row(
         "deadline_misses": None,
         "fallback_steps": None,
         "degraded_steps": None,
+        "openings": None,
         "latched": None,
+        "channels": None,
+        "monitor": None,
         "step_ms": {key: timing[key] for key in ("p50", "p99", "max")},
     }
-    if controlled:
+    if arm.controlled:
         row["trips"] = {str(n): sum(n in o.tripped for o in outcomes) for n in LEVELS}
         late = [o.late for o in outcomes if o.late is not None]
         row["deadline_misses"] = sum(late) if late else None
         row["fallback_steps"] = sum(o.source == "fallback" for o in outcomes)
         row["degraded_steps"] = sum(o.state == "degraded" for o in outcomes)
+        row["openings"] = _openings([o.state for o in outcomes])
         row["latched"] = any(o.state == "latched" for o in outcomes)
+        row.update(arm.told())
     return row
+
+
+def _openings(states: Sequence[str | None]) -> int:
+    """How often the breakers opened or latched while the policy drove."""
+    stopped = [state in ("open", "latched") for state in states]
+    before = [False, *stopped[:-1]]
+    return sum(now and not then for now, then in zip(stopped, before, strict=True))
 
 
 def _trace(

@@ -104,16 +104,34 @@ def figures(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append(("breaker trips", f"{trips} in {summary['steps']} steps"))
         late = summary["deadline_misses"]
         steps = (
-            f"{summary['fallback_steps']} by the fallback, {summary['degraded_steps']} degraded",
+            f"{summary['fallback_steps']} by the fallback, {summary['degraded_steps']} degraded, "
+            f"{summary['openings']} openings",
             "no deadline" if late is None else f"{late} late",
         )
         lines.append(("steps", ", ".join(steps)))
     lines.append(("step", f"{_latency(summary['step_ms'])} ({summary['latency']})"))
     if summary["trips"] is not None:
         lines.append(("state to action", _latency(summary["act_ms"])))
+    lines += [(f"channel {name}", _vote(told)) for name, told in summary["channels"].items()]
+    if summary["monitor"] is not None:
+        found = summary["monitor"]
+        episodes = f"{found['episodes_with_alarm']} of {summary['episodes']} episodes"
+        lines.append(("monitor", f"{found['alarms']} alarms, in {episodes}"))
     resident = summary["resident_bytes"]
     lines.append(("resident", "no model" if resident is None else f"{resident / 1e6:.2f} MB"))
     return lines
+
+
+def _vote(told: Mapping[str, Any]) -> str:
+    """What a consensus channel did and cost."""
+    parts = [f"{told['votes']} votes, {told['failures']} failed, {told['late']} late"]
+    if told["ms"]["n"]:
+        parts.append(f"{told['ms']['p50']:.2f} ms a vote")
+    if told["observe_ms"]["n"]:
+        parts.append(f"{told['observe_ms']['p50']:.2f} ms a step between")
+    if told["resident_bytes"] is not None:
+        parts.append(f"{told['resident_bytes'] / 1e6:.2f} MB")
+    return ", ".join(parts)
 
 
 def _latency(timing: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from wmrt.cli.driving.arms import CONTROL_ARMS, POLICIES, Guard, make_arm
 from wmrt.cli.driving.environment import open_environment
 from wmrt.cli.driving.episode import Arm
 from wmrt.cli.driving.records import Records
-from wmrt.control import Channel, Policy, default_limits
+from wmrt.control import Calibration, Policy, default_limits
 from wmrt.control.planning import MPPI, Planner
 from wmrt.core.errors import CheckpointError, UsageError
 
@@ -29,9 +29,11 @@ DEFAULT_RECIPE = "nvfp4"
 class Plan:
     """What to run; plain data, so that another process can set up the same.
 
-    ``threads`` is what a model computes with; None leaves it to the executor. ``record`` is where
-    recordings go; see `wmrt.cli.driving.records`. ``planner`` is put around the model, None for the
-    model as it is.
+    ``threads`` is what a model computes with; None leaves it to the executor. ``consensus`` is the
+    second opinion beside the rule: ``auto`` (another recipe), ``off``, a recipe or a checkpoint.
+    ``monitor`` compares observations with what the model expected. ``record`` is where recordings
+    go; see `wmrt.cli.driving.records`. ``planner`` is put around the model, None for the model as
+    it is.
     """
 
     env: str
@@ -42,6 +44,9 @@ class Plan:
     deadline: bool = True
     threads: int | None = None
     executor: str = "auto"
+    consensus: str = "auto"
+    every: int = 1
+    monitor: bool = False
     record: str | None = None
     planner: MPPI | None = None
 
@@ -106,6 +111,8 @@ def _control_arm(plan: Plan, env: Any) -> Stand:
         raise UsageError(
             f"--device {plan.device}: {plan.arm} has no model to put there; leave it out"
         )
+    if plan.monitor:
+        raise UsageError(f"--monitor: {plan.arm} has no model that expects anything; leave it out")
     guarded = plan.breakers and plan.arm != "random"
     records = _records(plan, guarded)
     guard = Guard(deadline=plan.deadline, records=records) if guarded else None
@@ -123,7 +130,12 @@ def _records(plan: Plan, guarded: bool) -> Records | None:
         return None
     if not guarded:
         raise UsageError("--record records a controller, and here is none; leave the breakers on")
-    return Records(Path(plan.record), {"env": plan.env, "model_name": plan.model})
+    return Records(Path(plan.record), _facts(plan))
+
+
+def _facts(plan: Plan) -> dict[str, str]:
+    """What a recording notes, for a replay to find the models again."""
+    return {"env": plan.env, "model_name": plan.model, "consensus": plan.consensus}
 
 
 def _breaker_note(plan: Plan, guarded: bool) -> tuple[str, ...]:
@@ -156,20 +168,10 @@ def _model_arm(plan: Plan, env: Any) -> Stand:
         notes=(*_origin_note(checkpoint), *(() if plan.breakers else ("no breakers",))),
     )
     records = _records(plan, plan.breakers)
-    guard = Guard(deadline=plan.deadline, records=records) if plan.breakers else None
-    if guard is not None and packed:
-        note = "breakers at levels 0 to 2: a packed checkpoint has no bf16 form to vote with"
-        account = replace(account, notes=(*account.notes, note))
-    elif guard is not None:
-        # The same graph twice would always agree, so a bf16 run is checked by a quantized one.
-        other = DEFAULT_RECIPE if model.recipe.name == "bf16" else "bf16"
-        twin = WorldModel.from_checkpoint(checkpoint, recipe=other, **plan.model_options)
-        _warm_up(twin, env)
-        channels = (Channel.from_policy(f"model {other}", twin), Channel("rule", env.rule_action))
-        guard = replace(guard, channels=channels)
-        names = (f"model {model.recipe.name}", *(channel.name for channel in channels))
-        consensus = twin.report().to_json()
-        account = replace(account, levels=(0, 1, 2, 3), channels=names, consensus=consensus)
+    guard = None
+    if plan.breakers:
+        guard, account = _guard(plan, env, checkpoint, model, account)
+        guard = replace(guard, records=records)
     _warm_up(model, env)
     return _with_planner(plan, model, env, guard, account, records)
 
@@ -200,6 +202,47 @@ def _planner_facts(planner: Planner) -> dict[str, Any]:
         "steps": settings.steps,
         "timing": None if timing is None else timing._asdict(),
     }
+
+
+def _guard(
+    plan: Plan, env: Any, checkpoint: Checkpoint, model: WorldModel, account: Account
+) -> tuple[Guard, Account]:
+    """Breakers, with a vote where there is a second opinion; and the account of them."""
+    from wmrt.control import standard_channels
+
+    guard = Guard(deadline=plan.deadline, calibration=_calibration(plan, model))
+    reason = "as asked for" if plan.consensus == "off" else None
+    if plan.consensus == "auto" and checkpoint.quantization is not None:
+        reason = "a packed checkpoint has no bf16 form to vote with"
+    if reason is not None:
+        note = f"breakers at levels 0 to 2: {reason}"
+        return guard, replace(account, notes=(*account.notes, note))
+    second, recipe = _second(plan, checkpoint)
+    channels = standard_channels(
+        model, env.rule_action, second, recipe, every=plan.every, **plan.model_options
+    )
+    twin: Any = channels[0].policy
+    _warm_up(twin, env)
+    names = (f"model {model.recipe.name}", *(channel.name for channel in channels))
+    consensus = twin.report().to_json()
+    account = replace(account, levels=(0, 1, 2, 3), channels=names, consensus=consensus)
+    return replace(guard, channels=channels), account
+
+
+def _calibration(plan: Plan, model: WorldModel) -> Calibration | None:
+    """Of the prediction monitor, if it was asked for."""
+    return Calibration.load(plan.model, model.recipe.name) if plan.monitor else None
+
+
+def _second(plan: Plan, checkpoint: Checkpoint) -> tuple[str | Checkpoint, str | None]:
+    """The second opinion that ``--consensus`` names: a recipe of the model, or a checkpoint."""
+    from wmrt.quant.recipe import RECIPES
+
+    if plan.consensus == "auto":
+        return checkpoint, None
+    if plan.consensus in RECIPES:
+        return checkpoint, plan.consensus
+    return plan.consensus, None
 
 
 def _origin_note(checkpoint: Checkpoint) -> tuple[str, ...]:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from wmrt.cli.driving.episode import LEVELS, Episode, milliseconds
 from wmrt.cli.driving.reel import Reel
 from wmrt.core import measure
 
-_COUNTS = ("deadline_misses", "fallback_steps", "degraded_steps")
+_COUNTS = ("deadline_misses", "fallback_steps", "degraded_steps", "openings")
+
+_SPANS: dict[str, Callable[[list[float]], float]] = {
+    "p50": statistics.median,
+    "p99": max,
+    "max": max,
+}
 
 
 def summarise(
@@ -26,7 +33,9 @@ def summarise(
     Means are over episodes, so that each seed counts once; half-widths are 95%. ``distance_m`` is
     the mean of an episode. ``trips`` and the counts are steps, None where no breakers stood, and
     deadline misses also where no deadline was enforced. ``step_ms`` is the policy's own step,
-    ``act_ms`` everything from state to action.
+    ``act_ms`` everything from state to action, ``channels`` each consensus channel's votes and cost
+    (the median of the episodes' p50, the largest p99 and max), empty without any. ``monitor`` is
+    what the prediction monitor found, None without one.
     """
     mean_return, return_ci = measure.mean_ci95([row["return"] for row in rows])
     mean_speed, speed_ci = measure.mean_ci95([row["mean_speed"] for row in rows])
@@ -44,6 +53,8 @@ def summarise(
         "distance_m": measure.mean_ci95([row["distance_m"] for row in rows])[0],
         "trips": None,
         **dict.fromkeys(_COUNTS),
+        "channels": {},
+        "monitor": None,
         "step_ms": measure.summary(milliseconds(step_ns)),
         "act_ms": measure.summary(milliseconds(act_ns)),
         "latency": "one process" if jobs == 1 else f"shared cores ({jobs} processes)",
@@ -52,7 +63,31 @@ def summarise(
     if controlled:
         summary["trips"] = {str(n): sum(row["trips"][str(n)] for row in rows) for n in LEVELS}
         summary.update({key: _total([row[key] for row in rows]) for key in _COUNTS})
+        if all(row["monitor"] is not None for row in rows):
+            summary["monitor"] = _monitor([row["monitor"] for row in rows])
+        told = [row["channels"] for row in rows]
+        summary["channels"] = {name: _channel([c[name] for c in told]) for name in told[0]}
     return summary
+
+
+def _monitor(told: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """What the prediction monitor found over all episodes."""
+    sums = {key: sum(one[key] for one in told) for key in ("compared", "alarms", "failures")}
+    return {**sums, "episodes_with_alarm": sum(one["alarms"] > 0 for one in told)}
+
+
+def _channel(told: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One channel over all episodes; a figure is None where no episode has it."""
+    merged: dict[str, Any] = {key: told[0][key] for key in ("every", "resident_bytes")}
+    merged.update({key: sum(t[key] for t in told) for key in ("votes", "failures", "late")})
+    for key in ("ms", "observe_ms"):
+        spent = [t[key] for t in told if t[key]["n"]]
+        known = {name: [s[name] for s in spent if s[name] is not None] for name in _SPANS}
+        merged[key] = {
+            "n": sum(s["n"] for s in spent),
+            **{name: _SPANS[name](values) if values else None for name, values in known.items()},
+        }
+    return merged
 
 
 def _total(counts: Sequence[int | None]) -> int | None:

@@ -37,6 +37,7 @@ def head_of(controller: Controller, facts: Mapping[str, str]) -> dict[str, str]:
         "limits": _text(breakers.limits.to_json()),
         "limits_hash": breakers.limits.hash,
         "controller": _text(encode(_settings(controller))),
+        "monitor": _text(_monitor(controller)),
         **_of_model(model),
         "versions": _text(_versions()),
         "machine": machine.cpu_name(),
@@ -64,6 +65,12 @@ def _settings(controller: Controller) -> dict[str, Any]:
         "fallback": controller._fallback.fallback is not None,
         "channels": channels,
     }
+
+
+def _monitor(controller: Controller) -> dict[str, Any] | None:
+    """The calibration of its monitor, None without one."""
+    calibration = controller._monitor.calibration
+    return None if calibration is None else calibration.to_json()
 
 
 def identity(model: Any) -> dict[str, Any] | None:

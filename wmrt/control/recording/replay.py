@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from wmrt.control.calibration import Calibration
 from wmrt.control.consult import Panel
 from wmrt.control.controller import Controller
+from wmrt.control.monitor import Monitor
 from wmrt.control.protocol import Outcome, Policy, StepInputs
 from wmrt.control.rate import Resampler
 from wmrt.control.recording import messages
@@ -252,6 +254,15 @@ def _bits(action: tuple[float, ...]) -> bytes:
     return struct.pack(f"<{len(action)}d", *action)
 
 
+def _monitor(recording: Recording) -> Monitor | None:
+    """The prediction monitor as it was calibrated, which computes all it said anew."""
+    recorded = recording.data("monitor")
+    if recorded is None:
+        return None
+    (recipe,) = recorded["recipes"]
+    return Monitor(Calibration.from_json(recorded, recipe, f"{recording.path}: monitor"))
+
+
 def rebuild(
     recording: Recording, model: Policy, models: Mapping[str, Policy], script: Script
 ) -> tuple[Controller, RecordedConsultant]:
@@ -269,13 +280,15 @@ def rebuild(
         timer=lambda: 0,
         max_chunk_age=settings["max_chunk_age"],
         resample="linear" if settings["steps_per_question"] > 1 else None,
+        monitor=_monitor(recording),
     )
     controller._intake = RecordedIntake(model.schema, settings["max_age_ns"], script, breakers)
     every = {channel["name"]: channel["every"] for channel in settings["channels"]}
     channels: Any = RecordedChannels(script, every, models)
     controller._channels = channels
     predicted = tuple(bound.name for bound in limits.state)
-    panel = Panel(model, channels, predicted, controller._plan.rows, lambda: 0)
+    foresight = controller._monitor.foresight
+    panel = Panel(model, channels, predicted, controller._plan.rows, lambda: 0, foresight)
     deadline_ns = settings["deadline_ns"]
     consultant = RecordedConsultant(script, panel, breakers, controller._plan, deadline_ns)
     asked_every = settings["steps_per_question"]
