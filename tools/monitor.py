@@ -5,7 +5,8 @@
 The shipped model drives held-out seeds with its monitor on. Clean drives count false alarms. In a
 faulty drive a sensor freezes, or drifts, from a random step on; the drive ends at the alarm, or
 after 5 s without one. A sensor whose true reading stays where it froze has not failed yet: such a
-drive is counted as still, not as missed.
+drive is counted as still, not as missed. A drive that alarmed, or ended, before its fault counts
+for nothing.
 """
 
 from __future__ import annotations
@@ -88,6 +89,7 @@ class Loop:
             "seed": seed, "steps": steps, "alarms": alarms["alarms"], "fields": alarms["fields"],
             "return": math.fsum(rewards), "crashed": bool(info.get("crashed")),
             "early": fault is not None and bool(alarms["alarms"]) and steps < begins,
+            "over": fault is not None and ended and steps <= begins,
             "delay": steps - begins if alarms["alarms"] else None, "moved": moved,
         }  # fmt: skip
 
@@ -130,12 +132,13 @@ def drift(field: str, rate: float, period: float) -> Fault:
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Drives with a fault that showed: found, and how many steps after it began."""
-    counted = [row for row in rows if not row["early"]]
+    counted = [row for row in rows if not (row["early"] or row["over"])]
     failed = [row for row in counted if row["moved"] is not None or row["delay"] is not None]
     delays = sorted(row["delay"] for row in failed if row["delay"] is not None)
     return {
         "drives": len(rows),
-        "false_alarm_before": len(rows) - len(counted),
+        "false_alarm_before": sum(row["early"] for row in rows),
+        "over_before": sum(row["over"] for row in rows),
         "still": len(counted) - len(failed),
         "found": len(delays),
         "missed": len(failed) - len(delays),

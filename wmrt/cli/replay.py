@@ -14,6 +14,7 @@ from wmrt.cli.common import console, falls_short, json_option, progress, write_r
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from wmrt.control.planning import Planner
     from wmrt.control.recording.reader import Recording
     from wmrt.runtime import WorldModel
 
@@ -84,7 +85,7 @@ def command(
 
 def _replay(
     recording: Recording,
-    driver: WorldModel,
+    driver: WorldModel | Planner,
     channels: Mapping[str, WorldModel],
     remarks: list[str],
     bar: Progress,

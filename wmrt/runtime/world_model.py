@@ -19,13 +19,8 @@ from wmrt.model.network import Network
 from wmrt.model.schema import StateSchema
 from wmrt.quant import Recipe
 from wmrt.runtime.build import to_checkpoint
-from wmrt.runtime.checks import (
-    check_action,
-    check_plan,
-    enough_memory,
-    resolve_device,
-    weight_bytes,
-)
+from wmrt.runtime.checks import check_action, check_plan, resolve_device
+from wmrt.runtime.enough import enough_memory, weight_bytes
 from wmrt.runtime.executor import build, resolve
 from wmrt.runtime.graph_states import check_graph
 from wmrt.runtime.report import RunReport, build_report
@@ -296,5 +291,6 @@ class WorldModel:
     def save_pretrained(self, folder: str | Path, *, card: str) -> None:
         """Write a checkpoint of the weights as they run (packed if the recipe packs), in the layout
         they were loaded in."""
-        made = to_checkpoint(self.network, self.recipe, self.provenance)
-        save_checkpoint(folder, made, card=card)
+        save_checkpoint(
+            folder, to_checkpoint(self.network, self.recipe, self.provenance), card=card
+        )
