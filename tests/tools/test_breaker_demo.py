@@ -47,7 +47,8 @@ def test_extremes_are_shares_of_the_limits() -> None:
 
 
 def test_table_and_result_file(tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["--json", "demo.json"], catch_exceptions=False)
+    wide = CliRunner(env={"COLUMNS": "200"})  # 80 columns, a test's terminal, crop the table
+    done = wide.invoke(main, ["--json", "demo.json"], catch_exceptions=False)
     assert done.exit_code == 0
     assert "Pendulum-v1" in done.output and "150 of 200" in done.output
     rows = json.loads((tmp_path / "demo.json").read_text())["results"]["rows"]
