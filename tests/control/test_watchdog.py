@@ -465,17 +465,18 @@ def check(rows: Rows, policy: Stalling) -> None:
 
 
 def test_in_real_time_it_is_late_when_the_policy_is() -> None:
-    slow = iter([0.0, 0.2, 0.0, 0.2] * 50)
+    slow = iter([0.0, 0.2, 0.0, 0.2])
     policy = FakePolicy(lambda state, previous: (time.sleep(next(slow)), answer(previous))[1])
     controller = Controller(policy, PERIOD, 0.05)
+    late = []
     for _ in range(4):
-        began = time.monotonic()
         controller.act(STATE)
-        took = time.monotonic() - began
         assert controller.last is not None
-        assert controller.last.late or took < 0.2
+        late.append(controller.last.late)
         until(lambda: not controller._consultant._worker._busy)  # type: ignore[attr-defined]
-    assert controller.stats()["deadline_misses"] >= 2
+    assert late[1] and late[3]  # and the others, if the machine was busy
+    controller.act(STATE | {"speed": None})  # asks nobody
+    assert controller.stats()["deadline_misses"] == sum(late)
 
 
 def test_stalls_in_any_weather(stalled: Stalling, seed: int) -> None:

@@ -65,8 +65,9 @@ class Worker(Generic[Q, A]):
             replaced, self._slot = self._slot, question
             idle = not self._busy
             if self._thread is None and not self._stopped:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                thread.start()
+                self._thread = thread
         if idle:
             _release(self._wake)
         return replaced
