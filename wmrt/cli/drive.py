@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     default="highway",
     show_default=True,
     metavar="NAME",
-    help="A packaged checkpoint, a folder, a hub repository as owner/name, or one of the control "
-    "arms random, expert, rule.",
+    help="A packaged checkpoint, a folder, a hub repository as owner/name, one of the control arms "
+    "random, expert, rule, or a service that `wmrt serve` runs: ws://host:port, unix:/path.",
 )
 @click.option(
     "--recipe",
@@ -152,7 +152,10 @@ def _run(plan: Plan, seeds: range, jobs: int, out: Path | None, json_path: Path 
     camera = None if out is None else open_environment(plan.env, film=True)
     stand = set_up(plan)  # here too with several processes: errors are told before any starts
     account = stand.account
-    tally = _drive(plan, stand, seeds, jobs, film=None if camera is None else seeds[0])
+    try:
+        tally = _drive(plan, stand, seeds, jobs, film=None if camera is None else seeds[0])
+    finally:
+        stand.close()
     heading, remarks = show.title(plan, account), show.notes(plan, account, seeds, jobs)
     facts = show.facts(plan, account)
     results: dict[str, Any] = {

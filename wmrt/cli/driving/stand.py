@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from wmrt.cli.driving.arms import CONTROL_ARMS, POLICIES, Guard, make_arm
 from wmrt.cli.driving.environment import open_environment
 from wmrt.cli.driving.episode import Arm
 from wmrt.cli.driving.records import Records
+from wmrt.cli.driving.remote import is_address, remote_arm
 from wmrt.control import Channel, Policy, default_limits
 from wmrt.control.planning import MPPI, Planner
 from wmrt.core.errors import CheckpointError, UsageError
@@ -75,13 +77,15 @@ class Account:
 
 @dataclass
 class Stand:
-    """Everything that one process needs to drive. ``planner`` is around the model, if any is."""
+    """Everything that one process needs to drive. ``planner`` is around the model, if any is;
+    ``close`` is called at the end."""
 
     env: Any
     arm: Arm
     account: Account
     records: Records | None = None
     planner: Planner | None = None
+    close: Callable[[], object] = lambda: None
 
 
 def set_up(plan: Plan) -> Stand:
@@ -95,6 +99,8 @@ def set_up(plan: Plan) -> Stand:
     if plan.planner is not None and (plan.arm != "model" or not plan.breakers):
         why = "without breakers" if plan.arm == "model" else f"{plan.arm} has no model to plan with"
         raise UsageError(f"--planner: {why}; it plans with a model's imagination, behind breakers")
+    if is_address(plan.model):
+        return _service_arm(plan)
     env = open_environment(plan.env)
     if plan.arm != "model":
         return _control_arm(plan, env)
@@ -115,6 +121,24 @@ def _control_arm(plan: Plan, env: Any) -> Stand:
         notes=(f"{plan.arm}: {CONTROL_ARMS[plan.arm]}", *_breaker_note(plan, guarded)),
     )
     return Stand(env, make_arm(POLICIES[plan.arm](env), env, guard), account, records)
+
+
+def _service_arm(plan: Plan) -> Stand:
+    """A service in another process drives."""
+    own = {
+        "--recipe": plan.recipe is not None,
+        "--device": plan.device != "cpu",
+        "--no-breakers": not plan.breakers,
+        "--record": plan.record is not None,
+        "--planner": plan.planner is not None,
+    }
+    given = [name for name, is_given in own.items() if is_given]
+    if given:
+        raise UsageError(f"{', '.join(given)}: {plan.model} is a service, which has its own")
+    env = open_environment(plan.env)
+    arm = remote_arm(plan.model, env)
+    account = Account(levels=(0, 1, 2), deadline_s=arm.deadline, notes=arm.notes)
+    return Stand(env, arm, account, close=arm.close)
 
 
 def _records(plan: Plan, guarded: bool) -> Records | None:
