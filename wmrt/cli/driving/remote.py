@@ -98,7 +98,7 @@ def remote_arm(address: str, env: Any) -> RemoteArm:
     from wmrt.model.checkpoint import check_schema
     from wmrt.model.schema import StateSchema
 
-    client = connect(address, ROBOT, token=os.environ.get(TOKEN), opening=30.0, on_lost="reopen")
+    client = connect(address, ROBOT, token=os.environ.get(TOKEN), opening=60.0, on_lost="reopen")
     try:
         try:
             check_schema(env.state_schema, StateSchema.from_json(client.schema))
