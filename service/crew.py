@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from wmrt.control.rate import steps_per_question, training_period
 from wmrt.core.errors import UnsupportedError
 from wmrt.runtime.group import SessionGroup
 from wmrt.runtime.world_model import WorldModel
-from wmrt.service.placement import default_cpu
+from wmrt.service.placement import default_cpu, place
 from wmrt.service.seats import Gather, ModelSeat, Seat
 from wmrt.service.settings import ServeSettings
 from wmrt.service.worker import Worker
@@ -22,8 +23,11 @@ class Crew:
     weights. The thread that steps is the pinned one.
 
     Attributes:
-        seats: one per robot. workers: of each seat.
+        seats: one per robot. workers: of each seat. period: of their control loops, seconds.
         described: for people: how it steps and where.
+
+    Raises:
+        SafetyError: a period that is not the model's.
     """
 
     def __init__(
@@ -31,6 +35,7 @@ class Crew:
     ) -> None:
         cpu = default_cpu() if settings.cpu is None else settings.cpu
         self.seats = tuple(seats)
+        self.period = _period(self.seats[0], settings)
         self._gather = gather
         stepper = Worker(
             "wmrt-steps", cpu, settings.priority, None if gather is None else gather.run
@@ -53,6 +58,13 @@ class Crew:
         if self._gather is not None:
             self._gather.close()
             self._stepper.close()
+
+
+def _period(seat: Seat, settings: ServeSettings) -> float:
+    """The one that was asked for if the model can run at it, else its own; 0.1 if it has none."""
+    period = settings.period or training_period(seat) or 0.1
+    steps_per_question(seat, period, settings.resample, 0)  # refuses
+    return period
 
 
 def load_crew(settings: ServeSettings) -> Crew:
@@ -81,13 +93,18 @@ def load_crew(settings: ServeSettings) -> Crew:
 
 
 def _seated(model: WorldModel, settings: ServeSettings) -> Crew:
+    cpu = default_cpu() if settings.cpu is None else settings.cpu
+
+    def put() -> None:
+        place(cpu, settings.priority)
+
     if settings.robots == 1:
-        return Crew([ModelSeat(model)], settings)
+        return Crew([ModelSeat(model, put)], settings)
     try:
         gather = Gather(SessionGroup(model, settings.robots))
     except UnsupportedError as error:  # under another executor: a fork each, stepped in turn
         forks = [model, *(model.fork() for _ in range(settings.robots - 1))]
-        crew = Crew([ModelSeat(fork) for fork in forks], settings)
+        crew = Crew([ModelSeat(fork, put) for fork in forks], settings)
         crew.described["shared_read_of_weights_reason"] = str(error)
         return crew
     return Crew(gather.seats, settings, gather)

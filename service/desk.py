@@ -62,7 +62,7 @@ class Desk:
     """A controller with a mailbox of one place: a newer observation replaces one that waits.
 
     Args:
-        seat: the robot's policy.
+        seat: the robot's policy. period: seconds.
         worker: where its steps run; several desks may share one.
         reply: gets every answer.
         options: further ones of `Controller`, such as a recorder.
@@ -76,6 +76,7 @@ class Desk:
         robot: str,
         seat: Seat,
         settings: ServeSettings,
+        period: float,
         worker: Worker,
         reply: Reply,
         options: dict[str, Any] | None = None,
@@ -83,16 +84,15 @@ class Desk:
         self.robot, self.seat, self.epoch = robot, seat, 0
         self._worker, self._reply = worker, reply
         self._simulated = settings.clock == "step"
-        self.breakers = Breakers(
-            default_limits(seat.schema, seat.actions, settings.period), robot=robot
-        )
+        self.breakers = Breakers(default_limits(seat.schema, seat.actions, period), robot=robot)
         self.controller = Controller(
             seat,
-            settings.period,
+            period,
             settings.deadline,
             breakers=self.breakers,
-            clock=StepClock(settings.period) if self._simulated else None,
+            clock=StepClock(period) if self._simulated else None,
             max_age=None if self._simulated else settings.max_age,
+            resample=settings.resample,
             **(options or {}),
         )
         self._mail = threading.Lock()

@@ -167,7 +167,7 @@ def opened_json(host: Any, opened: Any) -> dict[str, Any]:
         "memory": opened.memory,
         "resumed": opened.resumed,
         "schema_hash": host.schema.hash,
-        "period": host.settings.period,
+        "period": host.crew.period,
         "clock": host.settings.clock,
     }
 
@@ -178,7 +178,7 @@ def schema_json(host: Any) -> dict[str, Any]:
         "schema": host.schema.to_json(),
         "schema_hash": host.schema.hash,
         "actions": host.actions.to_json(),
-        "period": host.settings.period,
+        "period": host.crew.period,
     }
 
 

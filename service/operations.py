@@ -29,8 +29,9 @@ def info(host: Host) -> dict[str, Any]:
         "version": VERSION,
         "ready": not host.reasons(),
         "reasons": host.reasons(),
-        "period": settings.period,
-        "deadline": settings.period if settings.deadline is None else settings.deadline,
+        "period": host.crew.period,
+        "deadline": host.crew.period if settings.deadline is None else settings.deadline,
+        "resample": settings.resample,
         "clock": settings.clock,
         "on_second_client": settings.on_second_client,
         "limits": {

@@ -152,7 +152,8 @@ class Registry:
             raise unknown(robot)
         seat = await self._take_seat()
         desk = Desk(
-            *(robot, self._crew.seats[seat], self._settings, self._crew.workers[seat], self._reply),
+            *(robot, self._crew.seats[seat], self._settings, self._crew.period),
+            *(self._crew.workers[seat], self._reply),
             options=self._options,
         )
         new = Session(robot, time.monotonic(), 0 if kept is None else kept.epoch + 1)

@@ -56,6 +56,10 @@ class ModelSeat:
     def actions(self) -> ActionSpec:
         return self._model.actions
 
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        return self._model.provenance
+
     def reset(self) -> None:
         with self._lock:
             self._model.reset()
@@ -188,6 +192,10 @@ class GroupSeat:
     @property
     def actions(self) -> ActionSpec:
         return self._gather.group.model.actions
+
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        return self._gather.group.model.provenance
 
     def reset(self) -> None:
         self._gather.between_steps(lambda: self._gather.group.reset(self._robot))

@@ -23,7 +23,8 @@ class ServeSettings(BaseSettings):
     Attributes:
         model, recipe, device, executor, threads: as of `WorldModel.from_pretrained`.
         robots: how many, on one read of the weights.
-        period, deadline: of the control loop, seconds.
+        period: of the control loop, seconds; default the one the model was trained at, else 0.1.
+        resample: see `Controller`. deadline: of a step, seconds; default the period.
         clock: ``system``, or ``step`` for simulators that do not run in real time: every
             observation then counts as one period, and capture times are not looked at.
         max_age: seconds an observation may be old.
@@ -55,7 +56,8 @@ class ServeSettings(BaseSettings):
     executor: Literal["auto", "native", "triton", "eager"] = "auto"
     threads: int | None = Field(None, ge=1)
     robots: int = Field(1, ge=1, le=ROBOTS)
-    period: float = Field(0.1, gt=0, allow_inf_nan=False)
+    period: float | None = Field(None, gt=0, allow_inf_nan=False)
+    resample: Literal["linear"] | None = None
     deadline: float | None = Field(None, gt=0, allow_inf_nan=False)
     clock: Literal["system", "step"] = "system"
     max_age: float | None = Field(None, gt=0, allow_inf_nan=False)

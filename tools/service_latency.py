@@ -212,7 +212,7 @@ def command(
         port = 20_000 + os.getpid() % 20_000
         arguments = ["-m", "wmrt", "serve", "--model", served, "--threads", "1", "--robots", "3"]
         arguments += ["--socket", f"{folder}/s", "--port", str(port), "--rate", "1e6"]
-        arguments += ["--period", "0.001", "--deadline", "1.0"]
+        arguments += ["--deadline", "1.0"] + (["--period", "0.001"] if model is None else [])
         given = {"--recipe": recipe, "--cpu": cpu}
         arguments += [str(x) for kv in given.items() if kv[1] is not None for x in kv]
         stack.enter_context(process(*arguments))

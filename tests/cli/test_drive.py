@@ -23,8 +23,9 @@ from wmrt.cli.driving.arms import RandomPolicy, make_arm
 from wmrt.cli.driving.environment import open_environment
 from wmrt.cli.driving.episode import Outcome
 from wmrt.cli.driving.fleet import drive_here, drive_in_processes
+from wmrt.cli.driving.plan import Plan
 from wmrt.cli.driving.reel import Reel
-from wmrt.cli.driving.stand import Account, Plan, Stand, set_up
+from wmrt.cli.driving.stand import Account, Stand, set_up
 from wmrt.cli.main import main
 from wmrt.control import default_limits, load_limits, save_limits
 from wmrt.core.seeds import HELD_OUT

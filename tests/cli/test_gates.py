@@ -12,7 +12,7 @@ import pytest
 from tests.cli.calls import line
 from tests.train.toys import CONFIG, episodes, network_for
 from tests.train.toys import folder as record
-from wmrt.cli.driving.stand import Plan
+from wmrt.cli.driving.plan import Plan
 from wmrt.cli.gating import drives
 from wmrt.cli.main import main
 from wmrt.core.errors import MissingExtraError, UnsupportedError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,8 @@ from wmrt.core.errors import SafetyError, UsageError
 from wmrt.core.seeds import HELD_OUT
 
 if TYPE_CHECKING:
-    from wmrt.cli.driving.stand import Plan, Stand
+    from wmrt.cli.driving.plan import Plan
+    from wmrt.cli.driving.stand import Stand
     from wmrt.cli.driving.summary import Tally
     from wmrt.control.planning import MPPI
 
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
     default="highway",
     show_default=True,
     metavar="NAME",
-    help="A packaged checkpoint, a folder, a hub repository as owner/name, or one of the control "
-    "arms random, expert, rule.",
+    help="A packaged checkpoint, a folder, a hub repository as owner/name, one of the control arms "
+    "random, expert, rule, or a service that `wmrt serve` runs: ws://host:port, unix:/path.",
 )
 @click.option(
     "--recipe",
@@ -142,8 +144,8 @@ def command(
     Every episode has its own seed. The control arms drive the same seeds: expert and rule behind
     breakers at levels 0 to 2, random without.
     """
+    from wmrt.cli.driving.plan import Plan
     from wmrt.cli.driving.records import check_place
-    from wmrt.cli.driving.stand import Plan
 
     deadline = jobs == 1 and not no_deadline
     threads = _threads(jobs) if threads is None else threads
@@ -185,7 +187,10 @@ def _run(plan: Plan, seeds: range, jobs: int, out: Path | None, json_path: Path 
     camera = None if out is None else open_environment(plan.env, film=True)
     stand = set_up(plan)  # here too with several processes: errors are told before any starts
     account = stand.account
-    tally = _drive(plan, stand, seeds, jobs, film=None if camera is None else seeds[0])
+    try:
+        tally = _drive(plan, stand, seeds, jobs, film=None if camera is None else seeds[0])
+    finally:
+        stand.close()
     heading, remarks = show.title(plan, account), show.notes(plan, account, seeds, jobs)
     facts = show.facts(plan, account)
     results: dict[str, Any] = {
@@ -213,8 +218,12 @@ def _run(plan: Plan, seeds: range, jobs: int, out: Path | None, json_path: Path 
     )
     if out is not None and tally.reel is not None:  # both or neither
         document = plain(picture.page(stand, tally, heading, remarks, facts, results), "report")
-        for path in picture.write_pictures(camera, out, document, tally.reel):
-            console().print(f"wrote {path}", markup=False, soft_wrap=True)
+        _tell_pictures(picture.write_pictures(camera, out, document, tally.reel))
+
+
+def _tell_pictures(paths: Iterable[Path]) -> None:
+    for path in paths:
+        console().print(f"wrote {path}", markup=False, soft_wrap=True)
 
 
 def _tell_records(episodes: list[dict[str, Any]]) -> None:

@@ -25,7 +25,10 @@ def _model_options(function: Any) -> Any:
         click.option("--executor", type=click.Choice(["auto", "native", "triton", "eager"])),
         click.option("--threads", type=int, help="That step the model."),
         click.option("--robots", type=int, help="How many share it, 1 to 16. Default: 1."),
-        click.option("--period", type=float, help="Of the control loop, seconds. Default: 0.1."),
+        click.option("--period", type=float, help="Of the control loop, s. Default: the model's."),
+        click.option(
+            "--resample", type=click.Choice(["linear"]), help="Run faster than the model."
+        ),
         click.option("--deadline", type=float, help="Of a step, seconds. Default: the period."),
         click.option("--max-age", type=float, help="Seconds an observation may be old."),
         click.option(

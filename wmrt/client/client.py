@@ -67,8 +67,7 @@ class Client:
     ) -> None:
         if on_lost not in ("raise", "reopen"):
             raise UsageError(f"on_lost={on_lost!r}: raise or reopen")
-        self._deadline = _seconds(deadline)
-        self._encoder = Encoder(encoding)
+        self._deadline, self._encoder = _seconds(deadline), Encoder(encoding)
         target = Target(
             *(Address(address), robot, token, tls, on_lost == "reopen", on_event),
             backoff=Backoff() if backoff is None else backoff,
@@ -81,9 +80,9 @@ class Client:
         opened = self._link.opened
         try:
             self.schema: dict[str, Any] = opened["schema"]
+            self._schema_hash = opened["schema_hash"]
             self.actions = ActionSpec.from_json(opened["actions"])
             self.period, self.clock = float(opened["period"]), str(opened["clock"])
-            self._schema_hash = opened["schema_hash"]
             self._encoder.use(self.schema)
         except BaseException:
             self._link.close()
@@ -292,8 +291,7 @@ class Client:
         self.close()
 
 
-#: The name that reads well: ``with connect("unix:/run/wmrt.sock", "r2") as robot``.
-connect = Client
+connect = Client  # reads well: with connect("unix:/run/wmrt.sock", "r2") as robot
 
 
 def _seconds(value: float) -> float:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 
 from wmrt.cli.driving.episode import Episode, Outcome, drive_episode
+from wmrt.cli.driving.plan import Plan
 from wmrt.cli.driving.reel import Reel
-from wmrt.cli.driving.stand import Plan, Stand, set_up
+from wmrt.cli.driving.stand import Stand, set_up
 from wmrt.core.workers import worker_pool
 
 #: (episodes done, as a fraction): for the progress bar.

@@ -8,7 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from wmrt.cli.driving.stand import Account, Plan
+from wmrt.cli.driving.plan import Plan
+from wmrt.cli.driving.stand import Account
 from wmrt.core.seeds import HELD_OUT
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +12,11 @@ from wmrt.cli.driving.arms import CONTROL_ARMS, POLICIES, Guard, make_arm
 from wmrt.cli.driving.environment import open_environment
 from wmrt.cli.driving.episode import Arm
 from wmrt.cli.driving.facts import origin_note, planner_facts
+from wmrt.cli.driving.plan import Plan
 from wmrt.cli.driving.records import Records
+from wmrt.cli.driving.remote import is_address, service_arm
 from wmrt.control import Calibration, Policy, default_limits, load_limits
-from wmrt.control.planning import MPPI, Planner
+from wmrt.control.planning import Planner
 from wmrt.core.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
@@ -25,43 +28,6 @@ WARM_UP = 3
 #: For a checkpoint that holds float weights; a packed one runs as it is packed.
 DEFAULT_RECIPE = "nvfp4"
 NO_VOTE = "breakers at levels 0 to 2: a control arm has no second opinion to vote with"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What to run; plain data, so that another process can set up the same.
-
-    ``threads`` is what a model computes with; None leaves it to the executor. ``consensus`` is the
-    second opinion beside the rule: ``auto`` (another recipe), ``off``, a recipe or a checkpoint.
-    ``monitor`` compares observations with what the model expected. ``record`` is where recordings
-    go; see `wmrt.cli.driving.records`. ``planner`` is put around the model, None for the model as
-    it is. ``limits`` is a file of limits for the breakers, None for the default ones.
-    """
-
-    env: str
-    model: str
-    recipe: str | None = None
-    device: str = "cpu"
-    breakers: bool = True
-    deadline: bool = True
-    threads: int | None = None
-    executor: str = "auto"
-    consensus: str = "auto"
-    every: int = 1
-    monitor: bool = False
-    record: str | None = None
-    planner: MPPI | None = None
-    limits: Path | None = None
-
-    @property
-    def model_options(self) -> dict[str, Any]:
-        """How a model is built, but for its recipe."""
-        return {"device": self.device, "executor": self.executor, "threads": self.threads}
-
-    @property
-    def arm(self) -> str:
-        """``random``, ``expert``, ``rule`` or ``model``."""
-        return self.model if self.model in CONTROL_ARMS else "model"
 
 
 @dataclass(frozen=True)
@@ -83,13 +49,15 @@ class Account:
 
 @dataclass
 class Stand:
-    """Everything that one process needs to drive. ``planner`` is around the model, if any is."""
+    """Everything that one process needs to drive. ``planner`` is around the model, if any is;
+    ``close`` is called at the end."""
 
     env: Any
     arm: Arm
     account: Account
     records: Records | None = None
     planner: Planner | None = None
+    close: Callable[[], object] = lambda: None
 
 
 def set_up(plan: Plan) -> Stand:
@@ -106,6 +74,8 @@ def set_up(plan: Plan) -> Stand:
     if plan.limits is not None and (plan.arm == "random" or not plan.breakers):
         what = "random has none" if plan.breakers else "--no-breakers takes them away"
         raise UsageError(f"--limits {plan.limits}: they belong to breakers, and {what}")
+    if is_address(plan.model):
+        return _service_arm(plan)
     env = open_environment(plan.env)
     if plan.arm != "model":
         return _control_arm(plan, env)
@@ -132,6 +102,23 @@ def _control_arm(plan: Plan, env: Any) -> Stand:
         ),
     )
     return Stand(env, make_arm(POLICIES[plan.arm](env), env, guard), account, records)
+
+
+def _service_arm(plan: Plan) -> Stand:
+    """A service in another process drives."""
+    own = {
+        "--recipe": plan.recipe is not None,
+        "--device": plan.device != "cpu",
+        "--no-breakers": not plan.breakers,
+        "--limits": plan.limits is not None,
+        "--record": plan.record is not None,
+        "--planner": plan.planner is not None,
+        "--consensus": plan.consensus != "auto",
+        "--monitor": plan.monitor,
+    }
+    env, arm = service_arm(plan.env, plan.model, own)
+    account = Account(levels=(0, 1, 2), deadline_s=arm.deadline, notes=arm.notes)
+    return Stand(env, arm, account, close=arm.close)
 
 
 def _records(plan: Plan, guarded: bool) -> Records | None:

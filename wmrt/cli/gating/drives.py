@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wmrt.cli.driving.fleet import drive_in_processes
-from wmrt.cli.driving.stand import Plan
+from wmrt.cli.driving.plan import Plan
 from wmrt.core.errors import UsageError
 from wmrt.core.seeds import HELD_OUT
 from wmrt.core.workers import worker_pool
