@@ -68,7 +68,7 @@ def test_a_file_with_a_wrong_byte_never_gives_another_message(seed: int, tmp_pat
             refused += 1
             continue
         assert all(item in wanted for item in read)
-    assert refused > 100
+    assert refused > 60  # about a third of the bytes are data: 105 of 300, give or take 8
 
 
 def test_parts_are_read_in_order(tmp_path: Path) -> None:
