@@ -1,7 +1,7 @@
 """What a controller costs: `Controller.act` less a policy that does nothing, 20 fields a state.
 
     python tools/overhead.py --json benchmarks/overhead.json
-    python tools/overhead.py --realtime
+    python tools/overhead.py --realtime --cpu 1
 
 The arms take turns in rounds, so that all see the same machine.
 """
@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +26,7 @@ from wmrt.cli.common import console, json_option, write_result
 from wmrt.control import Controller, StepClock
 from wmrt.core import measure
 from wmrt.core.errors import WmrtError
-from wmrt.core.realtime import realtime
+from wmrt.core.realtime import PRIORITY, realtime
 from wmrt.core.types import ActionDim, ActionSpec
 from wmrt.model.schema import StateSchema, category, numeric
 
@@ -142,7 +142,7 @@ def show(results: Mapping[str, Any]) -> None:
     load = results["load"]
     console().print(
         f"{'load':>20}  {load['before']:.1f} to {load['after']:.1f} on {load['cpus']} processors; "
-        f"for {', '.join(map(str, results['realtime'])) or 'the ordinary scheduler'}",
+        f"{', '.join(map(str, results['realtime'])) or 'the ordinary scheduler'}",
         soft_wrap=True,
     )
 
@@ -151,10 +151,17 @@ def show(results: Mapping[str, Any]) -> None:
 @click.option("--rounds", default=20, show_default=True, type=click.IntRange(1))
 @click.option("--steps", default=1000, show_default=True, type=click.IntRange(1), help="A round.")
 @click.option("--realtime", "real", is_flag=True, help="SCHED_FIFO, locked memory, frozen garbage.")
+@click.option("--cpu", type=click.IntRange(0), help="Run on this processor alone.")
 @json_option
-def main(rounds: int, steps: int, real: bool, json_path: Path | None) -> None:
+def main(rounds: int, steps: int, real: bool, cpu: int | None, json_path: Path | None) -> None:
     """Measure what a controller costs on top of its policy."""
-    with realtime() if real else nullcontext([]) as got:
+    with ExitStack() as stack:
+        got = stack.enter_context(
+            realtime(
+                None if cpu is None else [cpu], priority=PRIORITY if real else None, lock=real,
+                freeze=real,
+            )
+        )  # fmt: skip
         results = compare(rounds, steps) | {"realtime": [str(one) for one in got]}
     show(results)
     write_result(json_path, results)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -172,8 +174,22 @@ def test_skipped_cycles_age_the_plan() -> None:
     assert [action[0] for action in sent] == pytest.approx([0.02, 0.02, 0.04, 0.10])
 
 
+def test_a_simulators_clock_is_not_for_real_time() -> None:
+    with pytest.raises(UsageError, match="goes by a simulator's clock"):
+        run_loop(simulated(constant(0, 0)), print, print, steps=1)
+
+
+def test_in_real_time() -> None:
+    sent: list[Any] = []
+    controller = Controller(constant(0.01, 0.01), 0.01, math.inf)
+    began = time.monotonic()
+    report = run_loop(controller, lambda: STATE, sent.append, steps=5, warn=print)
+    assert time.monotonic() - began >= 0.04 and report.steps == len(sent) == 5
+    assert sent[-1].tolist() == pytest.approx([0.01, 0.01])
+
+
 def test_arguments() -> None:
-    controller = simulated(constant(0, 0))
+    controller = Controller(constant(0, 0), PERIOD)
     for given in ((5, print, print), (controller, None, print), (controller, print, 3)):
         with pytest.raises(SafetyError, match="must be"):
             run_loop(*given, steps=1)  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from tests.control.support import STATE, UNFIT, Bench, FakePolicy, answer
 from tests.safety.support import DRIVING, PERIOD, Watch, limits
 from wmrt.control import Channel, Controller
 from wmrt.control.rate import training_period
+from wmrt.control.vector import SharedStep
 from wmrt.core.clock import ManualClock
 from wmrt.core.errors import SafetyError
 from wmrt.runtime import WorldModel
@@ -56,6 +57,8 @@ def test_where_the_training_period_comes_from() -> None:
     assert training_period(SimpleNamespace(provenance={"period": 0.05})) == 0.05
     assert training_period(SimpleNamespace(period=0.2, provenance={"period": 0.05})) == 0.2
     assert training_period(WorldModel.from_pretrained("highway", recipe="bf16")) == 0.1
+    group: Any = SimpleNamespace(model=SimpleNamespace(provenance={"period": 0.05}), robots=1)
+    assert training_period(SharedStep(group).policies[0]) == 0.05
     for unknown in (None, 0, -1, math.nan, math.inf, "0.1", True, [0.1]):
         assert training_period(Trained(unknown)) is None
     assert training_period(SimpleNamespace(provenance={})) is None

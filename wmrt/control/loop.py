@@ -9,7 +9,9 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from wmrt.control import settings
+from wmrt.control.clock import StepClock
 from wmrt.control.controller import Controller
+from wmrt.core.errors import UsageError
 from wmrt.core.pace import Pacer, SystemTimer, Timer, rate_of
 
 #: From the call to the first step, so that its tick has not passed before it is waited for.
@@ -94,12 +96,18 @@ def run_loop(
 
     Raises:
         SafetyError: an argument of a wrong type.
-        UsageError: a grace that is not 0 to 1.
+        UsageError: a grace that is not 0 to 1; a controller that goes by a simulator's clock, in
+            real time.
     """
     settings.require(isinstance(controller, Controller), "controller", "a Controller", controller)
     settings.require(callable(observe), "observe", "a function () -> state", observe)
     settings.require(callable(send), "send", "a function (action)", send)
     settings.function("stop", stop, "() -> bool")
+    if timer is None and isinstance(controller.clock, StepClock):
+        raise UsageError(
+            "run_loop: the controller goes by a simulator's clock, its rate limits would not see "
+            "real time pass; make it without clock=StepClock(...)"
+        )
     clock: Timer = SystemTimer() if timer is None else timer
     told = Throttle(warn, round(settings.seconds("warn_every", warn_every) * 1e9), clock)
     loop = _Loop(controller, observe, send, told)

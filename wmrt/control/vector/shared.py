@@ -30,6 +30,12 @@ class SharedPolicy:
     def actions(self) -> ActionSpec:
         return self._shared.group.model.actions
 
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        """The model's; it says at what period it was trained."""
+        provenance: Mapping[str, Any] = self._shared.group.model.provenance
+        return provenance
+
     def reset(self) -> None:
         self._shared.reset(self.robot)
 
