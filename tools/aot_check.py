@@ -3,9 +3,10 @@
     python tools/aot_check.py --json out/aot.json
 
 Reads registers, stack, spills, barriers, the width of weight loads and the instructions a weight
-costs, and compares them with kernels/tuned/aot_limits.json and with the results kept of the same
-compiler in benchmarks/aot. Falls short, with status 1, where a limit is broken or a figure is worse
-than the kept one. ``--keep`` writes the results there instead.
+costs, and compares them with kernels/tuned/aot_limits.json, as far as its rules are for the triton
+that is installed, and with the results kept of the same compiler in benchmarks/aot. Falls short,
+with status 1, where a limit is broken or a figure is worse than the kept one. ``--keep`` writes the
+results there instead.
 """
 
 from __future__ import annotations
@@ -32,13 +33,25 @@ def kept_path() -> Path:
     return KEPT / f"triton-{require('triton', 'cuda').__version__}.json"
 
 
+def kept() -> list[dict[str, Any]]:
+    """Rows that were kept of this compiler."""
+    path = kept_path()
+    rows: list[dict[str, Any]] = []
+    if path.is_file():
+        rows = json.loads(path.read_text("utf-8"))["results"]["rows"]
+    return rows
+
+
 def kept_rows() -> dict[tuple[str, int], dict[str, Any]]:
     """Kept figures by case and capability; empty if none were kept of this compiler."""
-    path = kept_path()
-    if not path.is_file():
-        return {}
-    rows = json.loads(path.read_text("utf-8"))["results"]["rows"]
-    return {(row["case"], row["capability"]): row["figures"] for row in rows}
+    return {(row["case"], row["capability"]): row["figures"] for row in kept()}
+
+
+def merged(rows: Sequence[dict[str, Any]], cases: Sequence[Any]) -> list[dict[str, Any]]:
+    """New rows beside the kept ones of other cases that there still are, in the order of cases."""
+    found = {(row["case"], row["capability"]): row for row in (*kept(), *rows)}
+    pairs = [(case.name, target) for case in cases for target in case.targets]
+    return [found[pair] for pair in pairs if pair in found]
 
 
 def check(
@@ -117,10 +130,19 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
             console().print(line, markup=False, soft_wrap=True)
 
 
+def results_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    seconds = sum(row["figures"]["seconds"] for row in rows)
+    return {"rows": rows, "seconds": round(seconds, 2)}
+
+
 @click.command(epilog="Example: python tools/aot_check.py --case 'rms_norm*' --target 87")
 @click.option("--case", "names", multiple=True, metavar="PATTERN", help="Cases of such names only.")
 @click.option("--target", "targets", multiple=True, type=int, help="Such capabilities only.")
-@click.option("--keep", is_flag=True, help="Keep the results as those of this compiler.")
+@click.option(
+    "--keep",
+    is_flag=True,
+    help="Keep the results as those of this compiler; other cases keep theirs.",
+)
 @json_option
 def main(
     names: tuple[str, ...], targets: tuple[int, ...], keep: bool, json_path: Path | None
@@ -128,21 +150,20 @@ def main(
     """Compile kernels for GPUs that are not here and compare the code with its limits."""
     from wmrt.kernels.triton import aot_cases, aot_limits
 
-    if keep and (names or targets):
-        raise UsageError("--keep keeps all results: leave out --case and --target")
     cases = aot_cases.cases()
     limits = aot_limits.Limits.read()
     unused = limits.unused(cases)
     if unused:
         raise UsageError(f"exceptions of {aot_limits.PATH} that no case has: {', '.join(unused)}")
     pairs = chosen(cases, names, targets)
+    click.echo(f"triton {limits.triton}: {len(pairs)} compilations", err=True)
     rows = check(track(pairs, "compiling"), limits, {} if keep else kept_rows())
     show(rows)
-    results = {"rows": rows, "seconds": round(sum(r["figures"]["seconds"] for r in rows), 2)}
-    write_result(json_path, results)
+    write_result(json_path, results_of(rows))
     if keep:
         KEPT.mkdir(parents=True, exist_ok=True)
-        write_result(kept_path(), results)
+        rows = merged(rows, cases)
+        write_result(kept_path(), results_of(rows))
     bad = [f"{r['case']} sm_{r['capability']}" for r in rows if r["violations"] or r["regressions"]]
     if bad:
         falls_short(f"{len(bad)} of {len(rows)} compilations: {', '.join(bad)}")

@@ -47,12 +47,13 @@ class Section:
 
 SECTIONS = (
     Section("bandwidth", 25),
-    Section("tests", 120),
-    Section("capture", 70),
-    Section("bench", 80),
-    Section("jitter", 50),
-    Section("memory", 40),
-    Section("peer", 80),
+    Section("tests", 110),
+    Section("capture", 65),
+    Section("bench", 75),
+    Section("launches", 50),
+    Section("jitter", 45),
+    Section("memory", 35),
+    Section("peer", 60),
 )
 
 #: Runs one section to its end or to a number of seconds, and returns its findings.

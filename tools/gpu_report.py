@@ -44,7 +44,7 @@ def _details(findings: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     memory = findings.get("memory", {})
     if memory:
         yield f"memory: {memory.get('host')}, device {memory.get('device')}"
-    for section in ("bench", "peer"):
+    for section in ("bench", "launches", "peer"):
         for pair in findings.get(section, {}).get("ratios", ()):
             if pair["comparable"]:
                 yield f"{pair['arm']} takes {pair['median']:.2f} times {pair['to']}"

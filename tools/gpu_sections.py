@@ -11,8 +11,7 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -21,111 +20,37 @@ import torch
 from torch import Tensor
 
 from tools import gpu_tests
-from wmrt.core import machine
-from wmrt.model.checkpoint import Checkpoint, load_checkpoint
-from wmrt.model.config import preset
-from wmrt.model.network import Network
-from wmrt.quant import get_recipe
+from tools.gpu_setting import Built, Setting, arm_of, captured, network_of
+from wmrt.kernels.triton.library import capability
+from wmrt.kernels.triton.variants import DEPENDENT_FROM, varied
 from wmrt.quant.resident import measure_resident
 from wmrt.runtime.bench.arms import Arm
 from wmrt.runtime.bench.deadline import find_misses
 from wmrt.runtime.bench.flat import flatness
 from wmrt.runtime.bench.floor import Floor
 from wmrt.runtime.bench.gpu_arms import (
-    STATES,
     CompiledRunner,
     DeviceStream,
-    GpuArm,
-    Runner,
     encoded,
     feed,
 )
-from wmrt.runtime.bench.gpu_network import kernels, random_network, read_bytes, step_of
+from wmrt.runtime.bench.gpu_network import kernels
 from wmrt.runtime.bench.outcome import Row, Work, ratios, row_of
 from wmrt.runtime.bench.rounds import Course, Effort, Instruments, run_rounds
-from wmrt.runtime.cuda_graph import CudaGraphExecutor
-from wmrt.runtime.graph_backend import GraphBackend
 from wmrt.runtime.static_step import CapturableStep, StaticStep
 
 ROOT = Path(__file__).resolve().parents[1]
 KERNEL_TESTS = ROOT / "tests" / "kernels" / "triton"
 #: Of the interpreter and the compiler, which need no GPU and more packages.
-NOT_ON_A_GPU = ("test_aot", "test_cubins", "test_interpreter", "test_ptx", "test_sass")
+NOT_ON_A_GPU = (
+    *("test_aot", "test_cubins", "test_interpreter", "test_ptx", "test_ptx_reads", "test_sass"),
+)
 RECIPES = ("bf16", "nvfp4", "mxfp4", "w4a8")
+#: Launches that follow one another, and ask for nothing but their own weights.
+PLAIN = {"dependent": False, "ahead_kib": 0}
 
 #: Writes one finding of a section.
 Say = Callable[[str, Any], None]
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What is measured where.
-
-    Args:
-        step: the step on static buffers that is captured, of a network.
-        backend: what captures steps on such buffers; None: torch on their device.
-        compile: torch's, or a stand-in for it.
-        buffer: bytes of a buffer of the copy that gives the floor.
-        rate_hz, deadline_ms, paced: of the jitter run, in steps.
-        effort: of the other runs. flat: steps of each part of the memory run.
-        workers: processes that run tests.
-    """
-
-    preset: str = "1.3b"
-    device: str = "cuda"
-    step: Callable[[Network], CapturableStep] = step_of
-    backend: Callable[[Mapping[str, Tensor]], GraphBackend | None] = lambda buffers: None
-    compile: Callable[..., Callable[[], None]] = torch.compile
-    buffer: int = 2**30
-    rate_hz: int = 500
-    deadline_ms: float = 1.0
-    paced: int = 10_000
-    effort: Effort = field(default_factory=lambda: Effort(rounds=8, seconds=4.0))
-    flat: int = 4_000
-    workers: int = field(default_factory=lambda: max(1, min(12, machine.usable_cpus() - 1)))
-    compared: int = 100
-
-    @property
-    def place(self) -> torch.device:
-        return torch.device(self.device)
-
-
-@dataclass
-class Built:
-    """A step of a recipe, captured, and its network."""
-
-    network: Network
-    step: CapturableStep
-    executor: CudaGraphExecutor
-
-
-def like() -> Checkpoint:
-    """Whose states and actions the networks take."""
-    return load_checkpoint("highway")
-
-
-def network_of(setting: Setting, recipe: str) -> Network:
-    source = like()
-    sizes, chosen = preset(setting.preset), get_recipe(recipe)
-    return random_network(source.schema, sizes, source.actions, chosen, setting.place)
-
-
-@contextlib.contextmanager
-def captured(setting: Setting, recipe: str) -> Iterator[Built]:
-    """A step as one graph; raises where that cannot be had."""
-    network = network_of(setting, recipe)
-    step = setting.step(network)
-    buffers = step.buffers
-    executor = CudaGraphExecutor(step.run, buffers, graph="on", backend=setting.backend(buffers))
-    with executor:
-        executor.prepare()
-        yield Built(network, step, executor)
-
-
-def arm_of(setting: Setting, built: Built, recipe: str, name: str, runner: Runner) -> GpuArm:
-    network, pinned = built.network, setting.place.type == "cuda"
-    given = encoded(network.schema, built.step.inputs, STATES, pinned)
-    return GpuArm(name, recipe, built.step, runner, given, read_bytes(network), kernels(network))
 
 
 # -- sections -------------------------------------------------------------------------------------
@@ -174,7 +99,7 @@ def kernel_tests() -> list[str]:
 
 def capture(setting: Setting, say: Say) -> None:
     """Each recipe's step captured, then replayed against an eager twin, bit for bit, over more
-    steps than the ring is long."""
+    steps than the ring is long. The twin's launches follow one another."""
     broken = []
     for recipe in RECIPES:
         with captured(setting, recipe) as built:
@@ -196,7 +121,7 @@ def _different(setting: Setting, built: Built, twin: CapturableStep) -> list[str
             feed(step.inputs, given[index % len(given)])
         built.executor.replay()
         built.executor.wait()
-        with torch.inference_mode():
+        with torch.inference_mode(), varied(**PLAIN):
             twin.run()
         pairs = ((name, tensor, built.step.buffers[name]) for name, tensor in twin.buffers.items())
         found |= {name for name, a, b in pairs if not _same_bits(a, b)}
@@ -214,6 +139,24 @@ def bench(setting: Setting, say: Say) -> None:
         made = [(recipe, stack.enter_context(captured(setting, recipe))) for recipe in RECIPES]
         arms = [arm_of(setting, b, recipe, "captured", b.executor) for recipe, b in made]
         _measure(setting, arms, say)
+
+
+def launches(setting: Setting, say: Say) -> None:
+    """Steps of nvfp4 by how launches follow one another, in turns: the control arm first."""
+    with contextlib.ExitStack() as stack:
+        arms = []
+        for name, way in ways(setting).items():
+            built = stack.enter_context(captured(setting, "nvfp4", **way))
+            arms.append(arm_of(setting, built, "nvfp4", name, built.executor))
+        _measure(setting, arms, say)
+
+
+def ways(setting: Setting) -> dict[str, dict[str, Any]]:
+    """Changes of the device's variant by name; dependent launches only where there are such."""
+    found: dict[str, dict[str, Any]] = {"plain": PLAIN, "ahead": {"dependent": False}}
+    if setting.place.type != "cuda" or capability(setting.place) >= DEPENDENT_FROM:
+        found |= {"dependent": {"dependent": True, "ahead_kib": 0}, "both": {"dependent": True}}
+    return found
 
 
 def peer(setting: Setting, say: Say) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from wmrt.kernels.triton import checks_heads as checks
 from wmrt.kernels.triton.aot_cases import AotCase
 from wmrt.kernels.triton.checks_heads import Decode
-from wmrt.kernels.triton.library import FP_FUSION
+from wmrt.kernels.triton.dependent import dependent_case, follow, options
 from wmrt.kernels.triton.state_embed import embedded_action
 
 
@@ -52,12 +52,14 @@ def action_decode_kernel(
     KNOTS: tl.constexpr,
     EMBED: tl.constexpr,
     PLACES: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """One program, one robot. `stride`: between rows of `embedded`."""
     robot = tl.program_id(0)
     value, at = tl.arange(0, ROWS), tl.arange(0, BLOCK)[None, :]
     inside = (value < VALUES)[:, None] & (at < BINS)
     place = logits + (robot * VALUES + value)[:, None] * BINS + at
+    follow(DEPENDENT)
     given = tl.load(place, mask=inside, other=float("-inf"))
     decoded = decode_mode(given, tl.load(centers + at, mask=at < BINS, other=0.0), RADIUS)
     tl.store(chunk + robot * VALUES + value, decoded, mask=value < VALUES)
@@ -75,6 +77,8 @@ def action_decode(
     chunk: Tensor,
     action: Tensor,
     embedded: Tensor,
+    *,
+    dependent: bool = False,
 ) -> None:
     """The chunk behind logits, its first action and that action's embedding.
 
@@ -83,6 +87,7 @@ def action_decode(
         centers: float32[bins].
         embedding: bfloat16 or float32 [A, knots, E / A].
         chunk, action, embedded: float32[B, H, A], [B, A] and [B, E], of which rows may lie apart.
+        dependent: see `wmrt.kernels.triton.dependent`.
 
     Raises:
         UsageError: tensors that do not fit together.
@@ -99,7 +104,7 @@ def action_decode(
         embedded.stride(0),
         **made,
         num_warps=_warps(made),
-        enable_fp_fusion=FP_FUSION,
+        **options(dependent),
     )
 
 
@@ -138,8 +143,8 @@ def aot_cases() -> list[AotCase]:
                 name=f"action_decode.{name}",
                 kernel=action_decode_kernel,
                 signature={**dict.fromkeys(floats, "*fp32"), "table": "*bf16", "stride": "i32"},
-                constants=made,
+                constants={**made, "DEPENDENT": False},
                 warps=_warps(made),
             )
         )
-    return found
+    return [*found, dependent_case(found[0])]

@@ -18,7 +18,7 @@ from typing import Any
 
 from wmrt.core.errors import UnsupportedError, UsageError
 from wmrt.core.extras import require
-from wmrt.kernels.triton import library, sass
+from wmrt.kernels.triton import library, ptx_reads, sass
 from wmrt.kernels.triton.aot_cases import AotCase
 
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
@@ -29,7 +29,7 @@ _WARP = 32
 class Compiled:
     """A kernel for one compute capability: the binary, its resources and its instructions.
 
-    ``entry`` is the name of the function in the binary.
+    ``entry`` is the name of the function in the binary; ``early_reads`` see `ptx_reads`.
     """
 
     case: AotCase
@@ -41,6 +41,7 @@ class Compiled:
     stack_bytes: int
     shared_bytes: int
     code: list[sass.Instruction]
+    early_reads: list[str]
 
 
 @contextmanager
@@ -100,6 +101,7 @@ def compile_case(case: AotCase, capability: int) -> Compiled:
         stack_bytes=stack,
         shared_bytes=int(made.metadata.shared),
         code=sass.parse(text),
+        early_reads=ptx_reads.reads_before_wait(made.asm["ptx"], pointers(case)),
     )
 
 
@@ -108,6 +110,12 @@ def aligned(case: AotCase) -> tuple[str, ...]:
     if case.aligned is not None:
         return case.aligned
     return tuple(name for name, kind in case.signature.items() if kind.startswith("*"))
+
+
+def pointers(case: AotCase) -> list[str]:
+    """Pointers among the arguments of the compiled function, in order; "" for what is none."""
+    kinds = {n: case.signature[n] for n in case.kernel.arg_names if n in case.signature}
+    return [name if kind.startswith("*") else "" for name, kind in kinds.items()]
 
 
 def _source(case: AotCase) -> Any:
@@ -178,6 +186,7 @@ def measure(made: Compiled) -> dict[str, Any]:
         "weights_loaded": round(loaded * lanes) if case.weights_per_program else None,
         "weight_load_bits": min(widths, default=None),
         "instructions_per_weight": per_weight,
+        "early_reads": made.early_reads,
         "found": {name: sass.count(code, name) for name in case.instructions},
         "cubin_bytes": len(made.cubin),
         "seconds": round(made.seconds, 3),

@@ -6,7 +6,7 @@ A module of kernels offers ``aot_cases() -> list[AotCase]`` and is named in `MOD
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,6 +54,8 @@ class AotCase:
         weight_bits: bits of one weight in memory, without scales.
         instructions: beginnings of machine instructions of which each must occur, such as
             ``IDP.4A``.
+        early: arguments that a dependent launch may read before it waits: weights, which no launch
+            writes.
         options: more options of the compiler, such as ``{"maxnreg": 128}``.
         slow: takes so long to compile that `make test` leaves it to `make test-full`.
     """
@@ -68,6 +70,7 @@ class AotCase:
     weights_per_program: int = 0
     weight_bits: int = 4
     instructions: tuple[str, ...] = ()
+    early: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     slow: bool = False
 
@@ -81,9 +84,14 @@ class AotCase:
         given = [*self.signature, *self.constants]
         if sorted(names) != sorted(given):
             raise UsageError(f"{self.name}: signature and constants give {given}, not {names}")
-        unknown = set(self.aligned or ()) - set(self.signature)
+        unknown = {*(self.aligned or ()), *self.early} - set(self.signature)
         if unknown:
             raise UsageError(f"{self.name}: {sorted(unknown)} are no arguments of its signature")
+
+
+def named(found: Sequence[AotCase], name: str) -> AotCase:
+    """The case of this name; KeyError if there is none."""
+    return {case.name: case for case in found}[name]
 
 
 def cases() -> list[AotCase]:

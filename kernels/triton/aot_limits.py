@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wmrt.core.errors import UsageError
+from wmrt.kernels.triton import library
 from wmrt.kernels.triton.aot_cases import AotCase
 
 #: Written by hand, before what it judges is compiled; every limit with its reason.
@@ -18,23 +19,35 @@ SLACK = {"instructions_per_weight": 0.02, "registers": 0.0, "instructions": 0.05
 
 
 class Limits:
-    """The limits of a file. `violations` lists what a case breaks, each with the reason."""
+    """The limits of a file for one release of triton. `violations` lists what a case breaks, each
+    with the reason.
 
-    def __init__(self, document: Mapping[str, Any]) -> None:
+    Args:
+        triton: major and minor, such as ``3.7``: exceptions that name other releases do not count.
+            None: the release that is installed.
+    """
+
+    def __init__(self, document: Mapping[str, Any], triton: str | None = None) -> None:
         self._budget = document["budget"]
         self._limits: Mapping[str, Any] = document["limits"]
-        self._exceptions: Sequence[Mapping[str, Any]] = document["exceptions"]
-        for rule in (*self._limits.values(), *self._exceptions):
+        self.triton = triton or ".".join(map(str, library.triton_version()))
+        every: Sequence[Mapping[str, Any]] = document["exceptions"]
+        self._exceptions = [r for r in every if self.triton in r.get("triton", [self.triton])]
+        for rule in (*self._limits.values(), *every):
             if not rule.get("reason") or len({"at_most", "at_least"} & rule.keys()) != 1:
                 raise UsageError(f"limit {dict(rule)}: give at_most or at_least, and a reason")
-        for rule in self._exceptions:
+        for rule in every:
             if rule["metric"] not in self._limits:
                 raise UsageError(f"exception {dict(rule)}: limits are {', '.join(self._limits)}")
+            unknown = sorted(set(rule.get("triton", [])) - set(library.releases()))
+            if unknown:
+                known = ", ".join(library.releases())
+                raise UsageError(f"exception {dict(rule)}: triton {unknown[0]}, there are {known}")
 
     @classmethod
-    def read(cls, path: Path = PATH) -> Limits:
+    def read(cls, path: Path = PATH, triton: str | None = None) -> Limits:
         """The limits of ``path``; `UsageError` where one lacks a reason or a bound."""
-        return cls(json.loads(path.read_text("utf-8")))
+        return cls(json.loads(path.read_text("utf-8")), triton)
 
     def unused(self, cases: Sequence[AotCase]) -> list[str]:
         """Patterns of exceptions that no case has."""
@@ -92,6 +105,8 @@ class Limits:
         for name, times in figures["found"].items():
             if not times:
                 broken.append(f"no {name} among its instructions, which it is written for")
+        for name in sorted(set(figures["early_reads"]) - set(case.early)):
+            broken.append(f"{name} is read before the launch that writes it was waited for")
         if case.weights_per_program:
             broken += _weights(case, figures)
         return broken

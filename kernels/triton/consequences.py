@@ -15,7 +15,7 @@ from triton.language.extra import libdevice
 
 from wmrt.kernels.decode_arguments import Decode, check_consequences
 from wmrt.kernels.triton.aot_cases import AotCase
-from wmrt.kernels.triton.library import FP_FUSION
+from wmrt.kernels.triton.dependent import dependent_case, follow, options
 
 #: Numbers or categories of one program.
 ROWS = 8
@@ -48,9 +48,11 @@ def consequences_kernel(
     BIN_BLOCK: tl.constexpr,
     CLASS_BLOCK: tl.constexpr,
     REWARD_BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """Programs (part, robot): parts of `ROWS` numbers, then of `ROWS` categories, then one for
     reward and continuation."""
+    follow(DEPENDENT)
     part, robot = tl.program_id(0), tl.program_id(1)
     row = outputs + robot * WIDTH
     number_parts: tl.constexpr = (NUMBERS + ROWS - 1) // ROWS
@@ -172,8 +174,11 @@ def consequences(
     category: Tensor,
     expected: Tensor,
     continues: Tensor,
+    *,
+    dependent: bool = False,
 ) -> None:
-    """See `wmrt.kernels.decode_arguments`, which says shapes and errors."""
+    """See `wmrt.kernels.decode_arguments`, which says shapes and errors; `dependent`: see
+    `wmrt.kernels.triton.dependent`."""
     given = (outputs, codes, values, weights, category_sizes)
     results = (following, missing, category, expected, continues)
     sizes = check_consequences(*given, *results)
@@ -182,7 +187,7 @@ def consequences(
     parts = -(-sizes.numbers // ROWS) + -(-len(category_sizes) // ROWS) + 1
     consequences_kernel[(parts, sizes.batch)](
         outputs, codes, values, *decode, *results, reward_scale,
-        **made, num_warps=1, enable_fp_fusion=FP_FUSION,
+        **made, num_warps=1, **options(dependent),
     )  # fmt: skip
 
 
@@ -215,13 +220,14 @@ def aot_cases() -> list[AotCase]:
         "category": "*i64",
         "reward_scale": "fp32",
     }
-    return [
+    found = [
         AotCase(
             name=f"consequences.{name}",
             kernel=consequences_kernel,
             signature=signature,
-            constants=constants(32, bins, [32] * 12, rewards, 44),
+            constants={**constants(32, bins, [32] * 12, rewards, 44), "DEPENDENT": False},
             warps=1,
         )
         for name, bins, rewards in (("small", 41, 21), ("1.3b", 63, 21))
     ]
+    return [*found, dependent_case(found[1])]

@@ -17,7 +17,7 @@ from wmrt.kernels.triton import checks_heads as checks
 from wmrt.kernels.triton.aot_cases import AotCase
 from wmrt.kernels.triton.checks_heads import Dense
 from wmrt.kernels.triton.dense_turns import inverse_rms, turns
-from wmrt.kernels.triton.library import FP_FUSION
+from wmrt.kernels.triton.dependent import dependent_case, follow, options
 
 #: 32-bit words that a warp takes of a row in one turn: 16 bytes a lane.
 TURN = 128
@@ -49,6 +49,7 @@ def dense_kernel(
     NORM: tl.constexpr,
     BIAS: tl.constexpr,
     GELU: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """`ROWS` rows of a weight [N, WORDS] of 32-bit words times x[BATCH, K], in one warp.
 
@@ -57,6 +58,7 @@ def dense_kernel(
     """
     mine = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     place = weight + (tl.minimum(mine, N - 1) * WORDS)[:, None, None]
+    follow(DEPENDENT)
     acc: tl.tensor = ()
     for _ in tl.static_range(BATCH):
         acc = acc + (tl.zeros((ROWS, 32), tl.float32),)
@@ -106,6 +108,8 @@ def dense(
     activation: str,
     out: Tensor,
     wide: bool = False,
+    *,
+    dependent: bool = False,
 ) -> None:
     """out[b] = activation(weight norm(x[b]) + bias), float32.
 
@@ -119,6 +123,7 @@ def dense(
         out: float32[B, N]; rows may lie apart.
         wide: multiply bfloat16 weights by float32 x. Without, x is rounded to bfloat16 for them, as
             linears of recipe ``bf16`` do; products are exact then, sums float32 in both.
+        dependent: see `wmrt.kernels.triton.dependent`.
 
     Raises:
         UsageError: tensors that do not fit together, or another activation.
@@ -138,7 +143,7 @@ def dense(
         eps,
         **made,
         num_warps=1,
-        enable_fp_fusion=FP_FUSION,
+        **options(dependent),
     )
 
 
@@ -179,7 +184,7 @@ def aot_cases() -> list[AotCase]:
         _case("1.3b.action_hidden.batch8", hidden._replace(batch=8)),
         _case("small.action_hidden", hidden._replace(rows=256, columns=256, width=256)),
     ]
-    return found
+    return [*found, dependent_case(found[0])]
 
 
 def _case(name: str, sizes: Dense, wide: bool = False) -> AotCase:
@@ -190,7 +195,7 @@ def _case(name: str, sizes: Dense, wide: bool = False) -> AotCase:
         name=f"dense.{name}",
         kernel=dense_kernel,
         signature={**pointers, "weight": "*i32" if sizes.half else "*fp32", **strides},
-        constants=made,
+        constants={**made, "DEPENDENT": False},
         warps=1,
         aligned=(*pointers, "weight", "x_stride"),
         weights_per_program=made["ROWS"] * sizes.width,

@@ -111,6 +111,21 @@ def _one_device(*tensors: Tensor) -> None:
         raise UsageError(f"the tensors lie on {', '.join(places)}; move them to one device")
 
 
+def check_next(near: Tensor, words: Tensor | None, scales: Tensor | None) -> None:
+    """`UsageError` unless both are given or neither is, rows of one matrix beside `near`."""
+    if words is None and scales is None:
+        return
+    if words is None or scales is None:
+        raise UsageError("next_words and next_scales belong together; give both or neither")
+    for name, given in (("next_words", words), ("next_scales", scales)):
+        if given.dim() != 2 or not given.is_contiguous() or given.shape[0] != words.shape[0]:
+            raise UsageError(
+                f"{name} is {list(given.shape)} with strides {list(given.stride())}; it has to be "
+                f"contiguous [{words.shape[0]}, n], as layout {GpuGemv.name} stores it"
+            )
+    _one_device(near, words, scales)
+
+
 def check_qkv(
     x: Tensor,
     norm: Tensor,
@@ -122,8 +137,11 @@ def check_qkv(
     q: Tensor,
     keys: Tensor,
     values: Tensor,
+    next_words: Tensor | None = None,
+    next_scales: Tensor | None = None,
 ) -> None:
     """Arguments of `norm_qkv_rope_store`; errors say which does not fit and what would."""
+    check_next(x, next_words, next_scales)
     batch = _normed(x, norm, matrix)
     if q.dim() != 3 or keys.dim() != 4 or q.shape[2] % 2:
         raise UsageError(
@@ -150,8 +168,16 @@ def check_qkv(
     _one_device(x, norm, matrix.words, matrix.lane_scales, cos, sin, slots, work, q, keys, values)
 
 
-def check_residual(codes: Tensor, factors: Tensor, matrix: Matrix, x: Tensor) -> None:
+def check_residual(
+    codes: Tensor,
+    factors: Tensor,
+    matrix: Matrix,
+    x: Tensor,
+    next_words: Tensor | None = None,
+    next_scales: Tensor | None = None,
+) -> None:
     """Arguments of `gemv_residual`; errors say which does not fit and what would."""
+    check_next(x, next_words, next_scales)
     check_matrix(matrix)
     batch = _vectors("codes", codes)
     expect("codes", codes, torch.int8, batch, matrix.columns)
@@ -161,9 +187,17 @@ def check_residual(codes: Tensor, factors: Tensor, matrix: Matrix, x: Tensor) ->
 
 
 def check_gate_up(
-    x: Tensor, norm: Tensor, matrix: Matrix, work: Tensor, codes: Tensor, factors: Tensor
+    x: Tensor,
+    norm: Tensor,
+    matrix: Matrix,
+    work: Tensor,
+    codes: Tensor,
+    factors: Tensor,
+    next_words: Tensor | None = None,
+    next_scales: Tensor | None = None,
 ) -> None:
     """Arguments of `norm_gate_up`; errors say which does not fit and what would."""
+    check_next(x, next_words, next_scales)
     batch = _normed(x, norm, matrix)
     if matrix.rows % 2:
         raise QuantizationError(f"the matrix has {matrix.rows} rows; gates and ups are even")

@@ -7,12 +7,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from wmrt.kernels.triton.ahead import PLAIN, ahead_case, ask_ahead, next_types, share
 from wmrt.kernels.triton.aot_cases import AotCase
+from wmrt.kernels.triton.dependent import dependent_case, follow, options
 from wmrt.kernels.triton.fused_checks import FORMATS, Matrix, check_residual
 from wmrt.kernels.triton.gemv import check_aligned, constants, entries_of, matrix_types, unit
 from wmrt.kernels.triton.gemv_rows import first_loads, sums_after
-from wmrt.kernels.triton.library import FP_FUSION
-from wmrt.kernels.triton.normed import dependent_case, follow
 from wmrt.kernels.triton.plans import residual_plan
 from wmrt.kernels.triton.variants import Variant
 
@@ -28,6 +28,8 @@ def gemv_residual(
     codes: tl.tensor,
     factors: tl.tensor,
     x: tl.tensor,
+    next_words: tl.tensor,
+    next_scales: tl.tensor,
     rows: tl.tensor,
     scale: tl.tensor,
     STEPS: tl.constexpr,
@@ -41,8 +43,10 @@ def gemv_residual(
     AHEAD: tl.constexpr,
     DECODE: tl.constexpr,
     DEPENDENT: tl.constexpr,
+    NEXT: tl.constexpr,
 ) -> None:
-    """x[b, n] += scale * sum_k w[n, k] codes[b, k] for `ROWS` rows; arguments as in `gemv`."""
+    """x[b, n] += scale * sum_k w[n, k] codes[b, k] for `ROWS` rows; arguments as in `gemv` and
+    `ask_ahead`."""
     zero = tl.minimum(rows, 0)
     mine = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     row = tl.minimum(mine, rows - 1)
@@ -59,6 +63,7 @@ def gemv_residual(
         loaded, words, entries, codes, factors, row, zero,
         STEPS, ENTRIES, FORMAT, OWNERS, BATCH, SPLIT, CHUNK, AHEAD, False, DECODE,
     )  # fmt: skip
+    ask_ahead(next_words, next_scales, NEXT)
     for b in tl.static_range(BATCH):
         if BATCH == 1:
             before = ahead[0]
@@ -69,40 +74,60 @@ def gemv_residual(
         tl.store(x + b * rows + at, after, mask=first)
 
 
-def launch(variant: Variant, codes: Tensor, factors: Tensor, matrix: Matrix, x: Tensor) -> None:
+def launch(
+    variant: Variant,
+    codes: Tensor,
+    factors: Tensor,
+    matrix: Matrix,
+    x: Tensor,
+    next_words: Tensor | None = None,
+    next_scales: Tensor | None = None,
+) -> None:
     """x += matrix times activations, in place.
 
     Args:
         codes, factors: int8[B, K] and float32[B, K / 32] as `quantize_groups` gives them, B up to
             16, K padded to whole steps of 256.
         matrix: [N, K]. x: float32[B, N].
+        next_words, next_scales: tensors of the matrix that is read next, which is asked into the
+            cache; see `ahead`.
 
     Raises:
         UsageError, QuantizationError, UnsupportedError: as `check_residual`.
     """
-    check_residual(codes, factors, matrix, x)
+    check_residual(codes, factors, matrix, x, next_words, next_scales)
     check_aligned(words=matrix.words, codes=codes)
     for start in range(0, len(codes), VECTORS):
         part = slice(start, start + VECTORS)
-        _launch(variant, codes[part], factors[part], matrix, x[part])
+        # Of several launches the last one knows what comes next.
+        next_ = (next_words, next_scales) if start + VECTORS >= len(codes) else (None, None)
+        _launch(variant, codes[part], factors[part], matrix, x[part], next_)
 
 
-def _launch(variant: Variant, codes: Tensor, factors: Tensor, matrix: Matrix, x: Tensor) -> None:
+def _launch(
+    variant: Variant,
+    codes: Tensor,
+    factors: Tensor,
+    matrix: Matrix,
+    x: Tensor,
+    next_: tuple[Tensor | None, Tensor | None],
+) -> None:
     rows, batch = matrix.rows, len(codes)
     how = residual_plan(rows, matrix.columns, batch, variant.two_rows_from)
-    gemv_residual[(triton.cdiv(rows, how.rows),)](
+    programs = triton.cdiv(rows, how.rows)
+    gemv_residual[(programs,)](
         matrix.words,
         entries_of(matrix.lane_scales, matrix.format),
         codes.view(torch.int64),
         factors,
         x,
+        *(matrix.words if t is None else t for t in next_),
         rows,
         matrix.global_scale,
         **constants(matrix.format, (rows, matrix.columns), batch, variant.int8, how),
-        DEPENDENT=variant.dependent,
+        NEXT=share(*next_, variant.ahead_kib, programs, how.warps),
         num_warps=how.warps,
-        launch_pdl=variant.dependent,
-        enable_fp_fusion=FP_FUSION,
+        **options(variant.dependent),
     )
 
 
@@ -115,18 +140,21 @@ def aot_cases() -> list[AotCase]:
     found += [_case(f"{format}.out.rows1", format, out, 1) for format in ("nvfp4", "int4-g128")]
     found += [_case("nvfp4.out.small", "nvfp4", (256, 256), 1)]
     found += [_case("nvfp4.down.small", "nvfp4", (256, 768), 1)]
-    return [*found, dependent_case(_case("nvfp4.out.dependent", "nvfp4", out, 1))]
+    ahead = [("out", out, (13824, 2048)), ("down", down, (3072, 2048))]
+    found += [ahead_case(_case(f"nvfp4.{n}.rows1", "nvfp4", s, 1), to, 128) for n, s, to in ahead]
+    return [*found, *(dependent_case(case, early=("words", "entries")) for case in found[-2:])]
 
 
 def _case(name: str, format: str, shape: tuple[int, int], batch: int) -> AotCase:
     """A case of the plan for large devices."""
     how = residual_plan(*shape, batch, two_rows_from=4096)
-    kinds = {**matrix_types(format), "codes": "*i64", "factors": "*fp32", "x": "*fp32"}
+    kinds = {**matrix_types(format), **next_types(), "codes": "*i64"}
+    kinds |= {"factors": "*fp32", "x": "*fp32"}
     return AotCase(
         name=f"gemv_residual.{name}",
         kernel=gemv_residual,
         signature={**kinds, "rows": "i32", "scale": "fp32"},
-        constants={**constants(format, shape, batch, "prmt", how), "DEPENDENT": False},
+        constants={**constants(format, shape, batch, "prmt", how), **PLAIN},
         warps=how.warps,
         aligned=tuple(kinds),
         weights_per_program=how.rows * shape[1],

@@ -22,6 +22,11 @@ FP_FUSION = True
 CAPABILITIES = (80, 86, 87, 89, 90, 100, 103, 110, 120, 121)
 
 
+def releases() -> list[str]:
+    """The releases of triton that the kernels are written for: 3.6, 3.7 and so on."""
+    return [f"{FIRST[0]}.{minor}" for minor in range(FIRST[1], BEYOND[1])]
+
+
 def triton_version() -> tuple[int, int]:
     """Major and minor version of the triton that is installed. Imports it.
 
@@ -60,7 +65,7 @@ def capability(device: torch.device | str | int = "cuda") -> int:
         listed = ", ".join(map(str, CAPABILITIES))
         raise UnsupportedError(
             f"{torch.cuda.get_device_name(place)} has compute capability {major}.{minor}; the "
-            f"kernels are made for {listed}; use the native or the eager executor"
+            f"kernels are made for {listed}; use executor=eager there, or device=cpu"
         )
     return number
 
@@ -80,13 +85,13 @@ def require_cuda() -> None:
     """Raise `UnsupportedError` if this torch has no CUDA, or finds no device."""
     if torch.version.cuda is None:
         raise UnsupportedError(
-            f"torch {torch.__version__} is built without CUDA; install a CUDA build of torch, or "
-            "use the native or the eager executor"
+            f"torch {torch.__version__} is built without CUDA; install a CUDA build of torch (see "
+            "https://pytorch.org/get-started), or use device=cpu"
         )
     if not torch.cuda.is_available():
         raise UnsupportedError(
             f"torch {torch.__version__} finds no CUDA device: see that nvidia-smi lists one and "
-            "that CUDA_VISIBLE_DEVICES does not hide it, or use the native or the eager executor"
+            "that CUDA_VISIBLE_DEVICES does not hide it, or use device=cpu"
         )
 
 

@@ -81,10 +81,13 @@ def _on_meta(
     return x.new_empty(x.shape[0], words.shape[0], dtype=torch.float32)
 
 
-@functools.cache
+_capability = functools.cache(library.require_kernels)
+
+
 def chosen(device: torch.device) -> Variant:
-    """The form of the kernels for a CUDA device; errors as `library.require_kernels`."""
-    return variant(library.require_kernels(device))
+    """The form of the kernels for a CUDA device; errors as `library.require_kernels` and
+    `variant`."""
+    return variant(_capability(device))
 
 
 def _quantize_on_cpu(x: Tensor, width: int) -> tuple[Tensor, Tensor]:

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from wmrt.core.errors import UsageError
 from wmrt.kernels.triton import checks_heads as checks
-from wmrt.kernels.triton.aot_cases import AotCase
+from wmrt.kernels.triton.aot_cases import AotCase, named
 from wmrt.kernels.triton.checks_heads import WIDEST
-from wmrt.kernels.triton.library import FP_FUSION
+from wmrt.kernels.triton.dependent import dependent_case, follow, options
 from wmrt.quant.activations import GROUP
 
 
@@ -66,11 +66,13 @@ def rms_norm_kernel(
     BLOCK: tl.constexpr,
     QUANTIZE: tl.constexpr,
     GROUP: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """One program, one row: float32[rows, K], or int8 codes [rows, WIDTH] and their scales. Rows
     of `out` are STRIDE apart."""
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
+    follow(DEPENDENT)
     value = tl.load(x + row * K + at, mask=at < K, other=0.0).to(tl.float32)
     factor = tl.load(weight + at, mask=at < K, other=0.0)
     value = value * row_scale(value, K, eps) * factor
@@ -112,16 +114,21 @@ def rms_norm_int8(
     return codes, scales
 
 
-def rms_norm_to(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+def rms_norm_to(
+    x: Tensor, weight: Tensor, eps: float, out: Tensor, *, dependent: bool = False
+) -> None:
     """`rms_norm` of float32[B, K] into `out` float32[B, K], of which rows may lie apart.
+
+    `dependent`: see `wmrt.kernels.triton.dependent`.
 
     Raises `UsageError`: tensors that do not fit together, or K over `WIDEST`.
     """
     checks.rms_norm_to(x, weight, out)
     rows, width = x.shape
     made = _constants(width, width, out.stride(0), quantize=False)
-    options = {"num_warps": _warps(made["BLOCK"]), "enable_fp_fusion": FP_FUSION}
-    rms_norm_kernel[(rows,)](x, weight, out, out, eps, **made, **options)
+    rms_norm_kernel[(rows,)](
+        *(x, weight, out, out, eps), **made, num_warps=_warps(made["BLOCK"]), **options(dependent)
+    )
 
 
 def _checked(x: Tensor, weight: Tensor) -> tuple[int, int]:
@@ -152,8 +159,10 @@ def _launch(
     if rows == 0:
         return
     constants = _constants(x.shape[-1], wide, wide, quantize=quantize)
-    options = {"num_warps": _warps(constants["BLOCK"]), "enable_fp_fusion": FP_FUSION}
-    rms_norm_kernel[(rows,)](x, weight, out, scales, eps, **constants, **options)
+    warps = _warps(constants["BLOCK"])
+    rms_norm_kernel[(rows,)](
+        *(x, weight, out, scales, eps), **constants, num_warps=warps, **options(False)
+    )
 
 
 def _constants(width: int, wide: int, stride: int, *, quantize: bool) -> dict[str, int | bool]:
@@ -187,8 +196,8 @@ def aot_cases() -> list[AotCase]:
                         "scales": "*fp32",
                         "eps": "fp32",
                     },
-                    constants=constants,
+                    constants={**constants, "DEPENDENT": False},
                     warps=_warps(constants["BLOCK"]),
                 )
             )
-    return found
+    return [*found, dependent_case(named(found, "rms_norm_to.2048"))]

@@ -7,13 +7,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from wmrt.kernels.triton.ahead import PLAIN, ahead_case, ask_ahead, next_types, share
 from wmrt.kernels.triton.aot_cases import AotCase
+from wmrt.kernels.triton.dependent import dependent_case, options
 from wmrt.kernels.triton.fused_checks import FORMATS, Matrix, check_gate_up
-from wmrt.kernels.triton.gemv import check_aligned, constants, entries_of, matrix_types, unit
-from wmrt.kernels.triton.gemv_rows import first_loads, sums_after
-from wmrt.kernels.triton.library import FP_FUSION
+from wmrt.kernels.triton.gemv import constants, entries_of, matrix_types, unit
 from wmrt.kernels.triton.norm import quantize_groups
-from wmrt.kernels.triton.normed import dependent_case, norm_rows, pair_sums, ready
+from wmrt.kernels.triton.normed import normed_sums, pair_sums, prepare
 from wmrt.kernels.triton.plans import gate_up_plan, normed_block, normed_bytes
 from wmrt.kernels.triton.variants import Variant
 from wmrt.quant.activations import GROUP
@@ -29,6 +29,8 @@ def norm_gate_up(
     results: tl.tensor,
     codes: tl.tensor,
     factors: tl.tensor,
+    next_words: tl.tensor,
+    next_scales: tl.tensor,
     width: tl.tensor,
     eps: tl.tensor,
     scale: tl.tensor,
@@ -46,6 +48,7 @@ def norm_gate_up(
     AHEAD: tl.constexpr,
     DECODE: tl.constexpr,
     DEPENDENT: tl.constexpr,
+    NEXT: tl.constexpr,
 ) -> None:
     """32 results h = silu(gate) * up a program, of rows h and h + HIDDEN; `ROWS` is 64.
 
@@ -54,18 +57,18 @@ def norm_gate_up(
         K, BLOCK, work: as in `ready`.
         results: float32 scratch, [programs, BATCH, 32].
         codes, factors, width: int8[BATCH, width] and float32[BATCH, width / 32].
+        next_words, next_scales, NEXT: as in `ask_ahead`.
         HIDDEN: results. The last group is filled with zeros.
     """
     zero = tl.minimum(width, 0)
     group = tl.program_id(0)
     place = tl.arange(0, ROWS)
     row = tl.minimum(group * 32 + place % 32, HIDDEN - 1) + place // 32 * HIDDEN
-    loaded = first_loads(words, entries, row, zero, STEPS, ENTRIES, OWNERS, SPLIT, CHUNK, AHEAD)
-    given, steps = ready(x, norm, work, eps, zero, K, STEPS, BATCH, BLOCK, DEPENDENT)
-    acc = sums_after(
-        loaded, words, entries, given, steps, row, zero,
-        STEPS, ENTRIES, FORMAT, OWNERS, BATCH, SPLIT, CHUNK, AHEAD, False, DECODE,
+    acc = normed_sums(
+        words, entries, x, norm, work, row, zero, eps, K, BLOCK,
+        STEPS, ENTRIES, FORMAT, OWNERS, BATCH, SPLIT, CHUNK, AHEAD, DECODE, DEPENDENT,
     )  # fmt: skip
+    ask_ahead(next_words, next_scales, NEXT)
     h, lane = tl.arange(0, 32), tl.arange(0, 8 * SPLIT)
     # As in `gemv`: the first lane stores, at places that show the compiler no neighbours.
     to = (h + h * zero)[:, None] + (lane * zero)[None, :]
@@ -109,6 +112,8 @@ def launch(
     work: Tensor,
     codes: Tensor,
     factors: Tensor,
+    next_words: Tensor | None = None,
+    next_scales: Tensor | None = None,
 ) -> None:
     """silu(gate) * up of RMSNorm(x) as int8 in groups of 32.
 
@@ -118,32 +123,31 @@ def launch(
         work: int8 scratch of `plans.gate_up_work` bytes.
         codes, factors: int8[B, width] and float32[B, width / 32], written up to the end of the
             last group that `ffn` reaches; the rest of `width` is left as it is.
+        next_words, next_scales: tensors of the matrix that is read next, which is asked into the
+            cache; see `ahead`.
 
     Raises:
         UsageError, QuantizationError, UnsupportedError: as `check_gate_up`.
     """
-    check_gate_up(x, norm, matrix, work, codes, factors)
-    check_aligned(words=matrix.words, work=work)
+    check_gate_up(x, norm, matrix, work, codes, factors, next_words, next_scales)
     batch, width = x.shape
     how = gate_up_plan(matrix.columns, batch)
-    block = normed_block(width, batch)
+    block = prepare(variant, x, norm, eps, matrix, work, how.warps)
     groups = triton.cdiv(matrix.rows // 2, GROUP)
     start = (groups if block else 1) * normed_bytes(matrix.columns, batch)
     results = work[start : start + groups * batch * GROUP * 4].view(torch.float32)
-    if not block:
-        norm_rows(x, norm, eps, work, matrix.columns, how.warps, variant.dependent)
     norm_gate_up[(groups,)](
         *(matrix.words, entries_of(matrix.lane_scales, matrix.format)),
         *(x, norm, work, results, codes, factors),
+        *(matrix.words if t is None else t for t in (next_words, next_scales)),
         *(codes.shape[1], eps, matrix.global_scale),
         K=width,
         BLOCK=block,
         HIDDEN=matrix.rows // 2,
         **constants(matrix.format, (matrix.rows, matrix.columns), batch, variant.int8, how),
-        DEPENDENT=variant.dependent,
+        NEXT=share(next_words, next_scales, variant.ahead_kib, groups, how.warps),
         num_warps=how.warps,
-        launch_pdl=variant.dependent,
-        enable_fp_fusion=FP_FUSION,
+        **options(variant.dependent),
     )
 
 
@@ -153,20 +157,20 @@ def aot_cases() -> list[AotCase]:
     found = [_case(f"{format}.rows1", format, wide, 1) for format in FORMATS]
     found += [_case(f"nvfp4.rows{rows}", "nvfp4", wide, rows) for rows in (4, 8, 16)]
     found.append(_case("nvfp4.small", "nvfp4", small, 1))
-    return [*found, dependent_case(_case("nvfp4.dependent", "nvfp4", wide, 1))]
+    found.append(ahead_case(found[0], (2048, 6912), 216))
+    return [*found, dependent_case(found[-1], early=("words", "entries"))]
 
 
 def _case(name: str, format: str, shape: tuple[int, int], batch: int) -> AotCase:
     how = gate_up_plan(shape[1], batch)
-    kinds = {**matrix_types(format), "work": "*i8", "codes": "*i8"}
+    kinds = {**matrix_types(format), **next_types(), "work": "*i8", "codes": "*i8"}
     kinds |= dict.fromkeys(("x", "norm", "results", "factors"), "*fp32")
     sizes = {"K": shape[1], "BLOCK": normed_block(shape[1], batch), "HIDDEN": shape[0] // 2}
-    sizes |= {"DEPENDENT": False}
     return AotCase(
         name=f"norm_gate_up.{name}",
         kernel=norm_gate_up,
         signature={**kinds, "width": "i32", "eps": "fp32", "scale": "fp32"},
-        constants={**constants(format, shape, batch, "prmt", how), **sizes},
+        constants={**constants(format, shape, batch, "prmt", how), **sizes, **PLAIN},
         warps=how.warps,
         aligned=tuple(kinds),
         weights_per_program=how.rows * shape[1],

@@ -8,12 +8,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from wmrt.kernels.triton.ahead import PLAIN, ahead_case, ask_ahead, next_types, share
 from wmrt.kernels.triton.aot_cases import AotCase
+from wmrt.kernels.triton.dependent import dependent_case, options
 from wmrt.kernels.triton.fused_checks import FORMATS, Matrix, check_qkv
-from wmrt.kernels.triton.gemv import check_aligned, constants, entries_of, matrix_types, unit
-from wmrt.kernels.triton.gemv_rows import first_loads, sums_after
-from wmrt.kernels.triton.library import FP_FUSION
-from wmrt.kernels.triton.normed import dependent_case, norm_rows, pair_sums, ready
+from wmrt.kernels.triton.gemv import constants, entries_of, matrix_types, unit
+from wmrt.kernels.triton.normed import normed_sums, pair_sums, prepare
 from wmrt.kernels.triton.plans import normed_block, qkv_plan
 from wmrt.kernels.triton.variants import Variant
 
@@ -31,6 +31,8 @@ def norm_qkv_rope_store(
     q: tl.tensor,
     keys: tl.tensor,
     values: tl.tensor,
+    next_words: tl.tensor,
+    next_scales: tl.tensor,
     rows: tl.tensor,
     eps: tl.tensor,
     scale: tl.tensor,
@@ -52,6 +54,7 @@ def norm_qkv_rope_store(
     AHEAD: tl.constexpr,
     DECODE: tl.constexpr,
     DEPENDENT: tl.constexpr,
+    NEXT: tl.constexpr,
 ) -> None:
     """`ROWS` / 2 pairs (i, i + HALF) of rows of heads a program; see `launch`.
 
@@ -60,18 +63,18 @@ def norm_qkv_rope_store(
         K, BLOCK, work: as in `ready`.
         HEADS, GROUPS: heads of q, and of keys and of values; 2 * HALF is their size.
         RING, SLOTS: W, and columns of slots.
+        next_words, next_scales, NEXT: as in `ask_ahead`.
     """
     zero = tl.minimum(rows, 0)
     place = tl.arange(0, ROWS)
     pair = tl.program_id(0) * (ROWS // 2) + place % (ROWS // 2)
     pair = tl.minimum(pair, (HEADS + 2 * GROUPS) * HALF - 1)
     row = pair // HALF * (2 * HALF) + pair % HALF + place // (ROWS // 2) * HALF
-    loaded = first_loads(words, entries, row, zero, STEPS, ENTRIES, OWNERS, SPLIT, CHUNK, AHEAD)
-    codes, factors = ready(x, norm, work, eps, zero, K, STEPS, BATCH, BLOCK, DEPENDENT)
-    acc = sums_after(
-        loaded, words, entries, codes, factors, row, zero,
-        STEPS, ENTRIES, FORMAT, OWNERS, BATCH, SPLIT, CHUNK, AHEAD, False, DECODE,
+    acc = normed_sums(
+        words, entries, x, norm, work, row, zero, eps, K, BLOCK,
+        STEPS, ENTRIES, FORMAT, OWNERS, BATCH, SPLIT, CHUNK, AHEAD, DECODE, DEPENDENT,
     )  # fmt: skip
+    ask_ahead(next_words, next_scales, NEXT)
     mine = tl.program_id(0) * (ROWS // 2) + tl.arange(0, ROWS // 2)
     head, at = mine // HALF, mine % HALF
     factor = unit(FORMAT, False, DECODE) * scale
@@ -108,6 +111,8 @@ def launch(
     q: Tensor,
     keys: Tensor,
     values: Tensor,
+    next_words: Tensor | None = None,
+    next_scales: Tensor | None = None,
 ) -> None:
     """Queries, keys and values of RMSNorm(x), queries and keys after RoPE.
 
@@ -118,27 +123,29 @@ def launch(
         slots: int32[B, k + 1], of which the first is written.
         work: int8 scratch of `plans.qkv_work` bytes.
         q: float32[B, H, hd]. keys, values: float32[B, W, KV, hd].
+        next_words, next_scales: tensors of the matrix that is read next, which is asked into the
+            cache; see `ahead`.
 
     Raises:
         UsageError, QuantizationError, UnsupportedError: as `check_qkv`.
     """
-    check_qkv(x, norm, matrix, cos, sin, slots, work, q, keys, values)
-    check_aligned(words=matrix.words, work=work)
+    check_qkv(x, norm, matrix, cos, sin, slots, work, q, keys, values, next_words, next_scales)
     batch, width = x.shape
     how = qkv_plan(matrix.rows, matrix.columns, batch)
-    block = normed_block(width, batch)
-    if not block:
-        norm_rows(x, norm, eps, work, matrix.columns, how.warps, variant.dependent)
-    norm_qkv_rope_store[(triton.cdiv(matrix.rows, how.rows),)](
+    block = prepare(variant, x, norm, eps, matrix, work, how.warps)
+    programs = triton.cdiv(matrix.rows, how.rows)
+    # Two borders lie before the next matrix, and attention, which reads none: twice the bytes.
+    following = share(next_words, next_scales, 2 * variant.ahead_kib, programs, how.warps)
+    norm_qkv_rope_store[(programs,)](
         *(matrix.words, entries_of(matrix.lane_scales, matrix.format)),
         *(x, norm, work, cos, sin, slots, q, keys, values),
+        *(matrix.words if t is None else t for t in (next_words, next_scales)),
         *(matrix.rows, eps, matrix.global_scale),
         **_sizes(width, block, q.shape[1], keys.shape, slots.shape[1]),
         **constants(matrix.format, (matrix.rows, matrix.columns), batch, variant.int8, how),
-        DEPENDENT=variant.dependent,
+        NEXT=following,
         num_warps=how.warps,
-        launch_pdl=variant.dependent,
-        enable_fp_fusion=FP_FUSION,
+        **options(variant.dependent),
     )
 
 
@@ -161,7 +168,8 @@ def aot_cases() -> list[AotCase]:
     found = [_case(f"{format}.rows1", format, wide, 1) for format in FORMATS]
     found += [_case(f"nvfp4.rows{rows}", "nvfp4", wide, rows) for rows in (4, 8, 16)]
     found.append(_case("nvfp4.small", "nvfp4", small, 1))
-    return [*found, dependent_case(_case("nvfp4.dependent", "nvfp4", wide, 1))]
+    found.append(ahead_case(found[0], (2048, 2048), 96))
+    return [*found, dependent_case(found[-1], early=("words", "entries"))]
 
 
 def _case(name: str, format: str, of: tuple[int, int, int, int], batch: int) -> AotCase:
@@ -169,14 +177,14 @@ def _case(name: str, format: str, of: tuple[int, int, int, int], batch: int) -> 
     heads, groups, size, width = of
     shape = ((heads + 2 * groups) * size, width)
     how = qkv_plan(*shape, batch)
-    kinds = {**matrix_types(format), "work": "*i8", "slots": "*i32"}
+    kinds = {**matrix_types(format), **next_types(), "work": "*i8", "slots": "*i32"}
     kinds |= dict.fromkeys(("x", "norm", "cos", "sin", "q", "keys", "values"), "*fp32")
     sizes = _sizes(width, normed_block(width, batch), heads, (batch, 64, groups, size), 9)
     return AotCase(
         name=f"norm_qkv_rope_store.{name}",
         kernel=norm_qkv_rope_store,
         signature={**kinds, "rows": "i32", "eps": "fp32", "scale": "fp32"},
-        constants={**constants(format, shape, batch, "prmt", how), **sizes, "DEPENDENT": False},
+        constants={**constants(format, shape, batch, "prmt", how), **sizes, **PLAIN},
         warps=how.warps,
         aligned=tuple(kinds),
         weights_per_program=how.rows * width,

@@ -6,29 +6,19 @@ and hands them to its lanes through memory that is its own, some kilobytes that 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from wmrt.kernels.triton.aot_cases import AotCase
-from wmrt.kernels.triton.gemv_rows import pin
-from wmrt.kernels.triton.library import FP_FUSION
+from wmrt.kernels.triton.dependent import dependent_case, follow, options
+from wmrt.kernels.triton.fused_checks import Matrix
+from wmrt.kernels.triton.gemv import check_aligned
+from wmrt.kernels.triton.gemv_rows import first_loads, pin, sums_after
 from wmrt.kernels.triton.norm import quantize_groups, row_scale
-from wmrt.kernels.triton.variants import DEPENDENT_FROM
+from wmrt.kernels.triton.plans import normed_block
+from wmrt.kernels.triton.variants import Variant
 from wmrt.quant.layouts.base import STEP
-
-
-@triton.jit
-def follow(DEPENDENT: tl.constexpr) -> None:
-    """With `DEPENDENT`: lets the launch behind this one begin, and waits for the one before.
-
-    What is loaded above must be what no launch of a step writes: weights. Nothing is stored above.
-    """
-    if DEPENDENT:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
 
 
 @triton.jit
@@ -61,6 +51,39 @@ def ready(
             norm_codes(x + b * K, norm, to, steps, eps, K, STEPS * 256, BLOCK)
         tl.debug_barrier()
     return work.to(tl.pointer_type(tl.int64)), factors
+
+
+@triton.jit
+def normed_sums(
+    words: tl.tensor,
+    entries: tl.tensor,
+    x: tl.tensor,
+    norm: tl.tensor,
+    work: tl.tensor,
+    rows: tl.tensor,
+    zero: tl.tensor,
+    eps: tl.tensor,
+    K: tl.constexpr,
+    BLOCK: tl.constexpr,
+    STEPS: tl.constexpr,
+    ENTRIES: tl.constexpr,
+    FORMAT: tl.constexpr,
+    OWNERS: tl.constexpr,
+    BATCH: tl.constexpr,
+    SPLIT: tl.constexpr,
+    CHUNK: tl.constexpr,
+    AHEAD: tl.constexpr,
+    DECODE: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+) -> tl.tensor:
+    """`row_sums` of rows `rows` with RMSNorm(x): weights are asked for, then x is waited for and
+    normed, then they are multiplied. Arguments as in `gemv` and `ready`."""
+    loaded = first_loads(words, entries, rows, zero, STEPS, ENTRIES, OWNERS, SPLIT, CHUNK, AHEAD)
+    codes, factors = ready(x, norm, work, eps, zero, K, STEPS, BATCH, BLOCK, DEPENDENT)
+    return sums_after(
+        loaded, words, entries, codes, factors, rows, zero,
+        STEPS, ENTRIES, FORMAT, OWNERS, BATCH, SPLIT, CHUNK, AHEAD, False, DECODE,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -116,6 +139,24 @@ def norm_rows_kernel(
     norm_codes(x + row * K, norm, codes, factors, eps, K, STEPS * 256, BLOCK)
 
 
+def prepare(
+    variant: Variant,
+    x: Tensor,
+    norm: Tensor,
+    eps: float,
+    matrix: Matrix,
+    work: Tensor,
+    warps: int,
+) -> int:
+    """`BLOCK` of the launch that multiplies RMSNorm(x); where it does not norm for itself, the
+    launch that does it. Errors as `check_aligned`."""
+    check_aligned(words=matrix.words, work=work)
+    block = normed_block(x.shape[1], len(x))
+    if not block:
+        norm_rows(x, norm, eps, work, matrix.columns, warps, variant.dependent)
+    return block
+
+
 def norm_rows(
     x: Tensor,
     norm: Tensor,
@@ -140,31 +181,18 @@ def norm_rows(
         STEPS=columns // STEP,
         BATCH=batch,
         BLOCK=max(STEP, triton.next_power_of_2(width)),
-        DEPENDENT=dependent,
         num_warps=warps,
-        launch_pdl=dependent,
-        enable_fp_fusion=FP_FUSION,
+        **options(dependent),
     )
 
 
 def aot_cases() -> list[AotCase]:
     """Rows of the presets 1.3b and `small`, by the warps of the two plans."""
     found = [_case(2048, 8), _case(2048, 16), _case(256, 4), _case(256, 8)]
-    return [*found, dependent_case(replace(found[0], name="norm_rows.2048.dependent"))]
+    return [*found, dependent_case(found[0])]
 
 
 def _case(width: int, warps: int) -> AotCase:
     sizes = {"K": width, "STEPS": width // STEP, "BATCH": 4, "BLOCK": width, "DEPENDENT": False}
     kinds = {"x": "*fp32", "norm": "*fp32", "work": "*i8", "eps": "fp32"}
     return AotCase(f"norm_rows.{width}.warps{warps}", norm_rows_kernel, kinds, sizes, warps)
-
-
-def dependent_case(case: AotCase) -> AotCase:
-    """The case as a dependent launch: griddepcontrol's two instructions have to be there."""
-    return replace(
-        case,
-        constants={**case.constants, "DEPENDENT": True},
-        targets=tuple(target for target in case.targets if target >= DEPENDENT_FROM),
-        instructions=(*case.instructions, "ACQBULK", "PREEXIT"),
-        options={"launch_pdl": True},
-    )

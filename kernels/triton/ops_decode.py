@@ -6,14 +6,13 @@ imported when it first runs there; on Meta it checks.
 
 from __future__ import annotations
 
-import functools
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from wmrt.kernels.decode_arguments import Decode, check_consequences
-from wmrt.kernels.triton import library
+from wmrt.kernels.triton.linear import chosen
 
 #: Kernels that one call launches on CUDA.
 LAUNCHES = {"consequences": 1}
@@ -23,8 +22,6 @@ _SCHEMA = (
     "Tensor(c!) category, Tensor(d!) expected, Tensor(e!) continues) -> ()"
 )
 _LIBRARY: Any = cast(Any, torch.library).Library("wmrt", "FRAGMENT")  # its methods have no types
-
-_require = functools.cache(library.require_kernels)
 
 
 def _expectation(logits: Tensor, centers: Tensor) -> Tensor:
@@ -68,11 +65,11 @@ def _on_cpu(
 
 
 def _on_cuda(outputs: Tensor, *more: Any) -> None:
-    _require(outputs.device)
+    how = chosen(outputs.device)
     from wmrt.kernels.triton.consequences import consequences
 
     with torch.cuda.device(outputs.device):
-        consequences(outputs, *more)
+        consequences(outputs, *more, dependent=how.dependent)
 
 
 def _on_meta(

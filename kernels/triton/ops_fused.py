@@ -3,11 +3,15 @@
 
 They write into tensors they are given and return nothing, so that a step allocates nothing. On the
 CPU they compute by torch, which is what the kernels are compared with; on CUDA by triton, imported
-when one first runs there; on Meta they check their arguments.
+when one first runs there; on Meta they check their arguments. The tensors of the matrix that is
+read next may be told at the end: kernels ask it into the cache (`ahead`), nothing else uses it.
 """
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -23,13 +27,7 @@ from wmrt.quant.activations import quantize_groups
 LAUNCHES = {"norm_qkv_rope_store": 1, "gemv_residual": 1, "norm_gate_up": 1}
 
 _MATRIX = "Tensor words, Tensor lane_scales, str format, float global_scale"
-_SCHEMAS = (
-    f"norm_qkv_rope_store(Tensor x, Tensor norm, float eps, {_MATRIX}, Tensor cos, Tensor sin, "
-    "Tensor slots, Tensor(a!) work, Tensor(b!) q, Tensor(c!) keys, Tensor(d!) values) -> ()",
-    f"gemv_residual(Tensor codes, Tensor factors, {_MATRIX}, Tensor(a!) x) -> ()",
-    f"norm_gate_up(Tensor x, Tensor norm, float eps, {_MATRIX}, Tensor(a!) work, "
-    "Tensor(b!) codes, Tensor(c!) factors) -> ()",
-)
+_NEXT = "Tensor? next_words=None, Tensor? next_scales=None"
 _LIBRARY: Any = cast(Any, torch.library).Library("wmrt", "FRAGMENT")  # its methods have no types
 
 
@@ -50,14 +48,11 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
 
 
-def _qkv_on_cpu(
+def _qkv(
     x: Tensor,
     norm: Tensor,
     eps: float,
-    words: Tensor,
-    lane_scales: Tensor,
-    format: str,
-    global_scale: float,
+    matrix: Matrix,
     cos: Tensor,
     sin: Tensor,
     slots: Tensor,
@@ -65,9 +60,8 @@ def _qkv_on_cpu(
     q: Tensor,
     keys: Tensor,
     values: Tensor,
+    *following: Tensor | None,
 ) -> None:
-    matrix = Matrix(words, lane_scales, format, global_scale)
-    check_qkv(x, norm, matrix, cos, sin, slots, work, q, keys, values)
     heads = _normed_product(x, norm, eps, matrix).view(len(x), -1, q.shape[2])
     sizes = [q.shape[1], keys.shape[2], keys.shape[2]]
     found_q, found_k, found_v = torch.split(heads, sizes, dim=1)
@@ -76,136 +70,86 @@ def _qkv_on_cpu(
     keys[row, slot], values[row, slot] = _rotated(found_k, cos, sin), found_v
 
 
-def _qkv_on_cuda(
-    x: Tensor,
-    norm: Tensor,
-    eps: float,
-    words: Tensor,
-    lane_scales: Tensor,
-    format: str,
-    global_scale: float,
-    *rest: Tensor,
+def _residual(
+    codes: Tensor, factors: Tensor, matrix: Matrix, x: Tensor, *following: Tensor | None
 ) -> None:
-    how = chosen(x.device)
-    from wmrt.kernels.triton.norm_qkv_rope_store import launch
-
-    matrix = Matrix(words, lane_scales, format, global_scale)
-    with torch.cuda.device(x.device):
-        launch(how, x, norm, eps, matrix, *rest)
-
-
-def _qkv_on_meta(
-    x: Tensor,
-    norm: Tensor,
-    eps: float,
-    words: Tensor,
-    lane_scales: Tensor,
-    format: str,
-    global_scale: float,
-    *rest: Tensor,
-) -> None:
-    check_qkv(x, norm, Matrix(words, lane_scales, format, global_scale), *rest)
-
-
-def _residual_on_cpu(
-    codes: Tensor,
-    factors: Tensor,
-    words: Tensor,
-    lane_scales: Tensor,
-    format: str,
-    global_scale: float,
-    x: Tensor,
-) -> None:
-    matrix = Matrix(words, lane_scales, format, global_scale)
-    check_residual(codes, factors, matrix, x)
     x += _product(codes, factors, matrix)
 
 
-def _residual_on_cuda(
-    codes: Tensor,
-    factors: Tensor,
-    words: Tensor,
-    lane_scales: Tensor,
-    format: str,
-    global_scale: float,
-    x: Tensor,
-) -> None:
-    how = chosen(x.device)
-    from wmrt.kernels.triton.gemv_residual import launch
-
-    with torch.cuda.device(x.device):
-        launch(how, codes, factors, Matrix(words, lane_scales, format, global_scale), x)
-
-
-def _residual_on_meta(
-    codes: Tensor,
-    factors: Tensor,
-    words: Tensor,
-    lane_scales: Tensor,
-    format: str,
-    global_scale: float,
-    x: Tensor,
-) -> None:
-    check_residual(codes, factors, Matrix(words, lane_scales, format, global_scale), x)
-
-
-def _gate_up_on_cpu(
+def _gate_up(
     x: Tensor,
     norm: Tensor,
     eps: float,
-    words: Tensor,
-    lane_scales: Tensor,
-    format: str,
-    global_scale: float,
+    matrix: Matrix,
     work: Tensor,
     codes: Tensor,
     factors: Tensor,
+    *following: Tensor | None,
 ) -> None:
-    matrix = Matrix(words, lane_scales, format, global_scale)
-    check_gate_up(x, norm, matrix, work, codes, factors)
     gate, up = _normed_product(x, norm, eps, matrix).chunk(2, dim=1)
     found, steps = quantize_groups(F.silu(gate) * up)
     codes[:, : found.shape[1]] = found.to(torch.int8)
     factors[:, : steps.shape[1]] = steps
 
 
-def _gate_up_on_cuda(
-    x: Tensor,
-    norm: Tensor,
-    eps: float,
-    words: Tensor,
-    lane_scales: Tensor,
-    format: str,
-    global_scale: float,
-    *rest: Tensor,
-) -> None:
-    how = chosen(x.device)
-    from wmrt.kernels.triton.norm_gate_up import launch
+@dataclass(frozen=True)
+class _Operator:
+    """One operator: the arguments before and behind its matrix, how many tensors and numbers are
+    before it, what checks all of them and what computes on the CPU. Its kernel is the function
+    `launch` of the module of its name."""
 
-    matrix = Matrix(words, lane_scales, format, global_scale)
-    with torch.cuda.device(x.device):
-        launch(how, x, norm, eps, matrix, *rest)
+    name: str
+    before: str
+    behind: str
+    check: Callable[..., None]
+    reference: Callable[..., None]
+
+    @property
+    def schema(self) -> str:
+        return f"{self.name}({self.before}, {_MATRIX}, {self.behind}, {_NEXT}) -> ()"
+
+    def packed(self, given: Sequence[Any]) -> list[Any]:
+        """Arguments of the schema with its matrix as one."""
+        at = self.before.count(",") + 1
+        return [*given[:at], Matrix(*given[at : at + 4]), *given[at + 4 :]]
+
+    def checked(self, *given: Any) -> None:
+        """Also what Meta does: any number will do, the rest has to fit."""
+        self.check(*(g for g in self.packed(given) if not isinstance(g, float)))
+
+    def on_cpu(self, *given: Any) -> None:
+        self.checked(*given)
+        self.reference(*self.packed(given))
+
+    def on_cuda(self, *given: Any) -> None:
+        how = chosen(given[0].device)
+        module = importlib.import_module(f"wmrt.kernels.triton.{self.name}")
+        with torch.cuda.device(given[0].device):
+            module.launch(how, *self.packed(given))
 
 
-def _gate_up_on_meta(
-    x: Tensor,
-    norm: Tensor,
-    eps: float,
-    words: Tensor,
-    lane_scales: Tensor,
-    format: str,
-    global_scale: float,
-    *rest: Tensor,
-) -> None:
-    check_gate_up(x, norm, Matrix(words, lane_scales, format, global_scale), *rest)
-
-
-for _schema in _SCHEMAS:
-    _LIBRARY.define(_schema)
-for _key, *_functions in (
-    ("CPU", _qkv_on_cpu, _residual_on_cpu, _gate_up_on_cpu),
-    ("CUDA", _qkv_on_cuda, _residual_on_cuda, _gate_up_on_cuda),
-    ("Meta", _qkv_on_meta, _residual_on_meta, _gate_up_on_meta),
-):
-    for _schema, _function in zip(_SCHEMAS, _functions, strict=True):
-        _LIBRARY.impl(_schema.split("(")[0], _function, _key)
+_OPERATORS = (
+    _Operator(
+        "norm_qkv_rope_store",
+        "Tensor x, Tensor norm, float eps",
+        "Tensor cos, Tensor sin, Tensor slots, Tensor(a!) work, Tensor(b!) q, Tensor(c!) keys, "
+        "Tensor(d!) values",
+        check_qkv,
+        _qkv,
+    ),
+    _Operator(
+        "gemv_residual", "Tensor codes, Tensor factors", "Tensor(a!) x", check_residual, _residual
+    ),
+    _Operator(
+        "norm_gate_up",
+        "Tensor x, Tensor norm, float eps",
+        "Tensor(a!) work, Tensor(b!) codes, Tensor(c!) factors",
+        check_gate_up,
+        _gate_up,
+    ),
+)
+for _operator in _OPERATORS:
+    _LIBRARY.define(_operator.schema)
+    _LIBRARY.impl(_operator.name, _operator.on_cpu, "CPU")
+    _LIBRARY.impl(_operator.name, _operator.on_cuda, "CUDA")
+    _LIBRARY.impl(_operator.name, _operator.checked, "Meta")

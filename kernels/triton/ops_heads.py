@@ -8,7 +8,6 @@ there; on Meta they check and compute nothing.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, cast
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from wmrt.kernels.reference_state import embed_action
 from wmrt.kernels.triton import checks_heads as checks
-from wmrt.kernels.triton import library
+from wmrt.kernels.triton.linear import chosen
 from wmrt.quant.activations import GROUP, quantize_groups
 
 _READ = "Tensor q, Tensor keys, Tensor values, Tensor slots, Tensor bias"
@@ -33,8 +32,6 @@ _SCHEMAS = (
     "Tensor(b!) action, Tensor(c!) embedded) -> ()",
 )
 _LIBRARY: Any = cast(Any, torch.library).Library("wmrt", "FRAGMENT")  # its methods have no types
-
-_require = functools.cache(library.require_kernels)
 
 
 def _gathered(q: Tensor, keys: Tensor, values: Tensor, slots: Tensor, bias: Tensor) -> Tensor:
@@ -58,11 +55,11 @@ def _attention_on_cpu(
 
 
 def _attention_on_cuda(q: Tensor, *more: Tensor) -> None:
-    _require(q.device)
+    how = chosen(q.device)
     from wmrt.kernels.triton.transition_attention import transition_attention
 
     with torch.cuda.device(q.device):
-        transition_attention(q, *more)
+        transition_attention(q, *more, dependent=how.dependent)
 
 
 def _attention_on_meta(q: Tensor, *more: Tensor) -> None:
@@ -86,11 +83,11 @@ def _int8_on_cpu(
 
 
 def _int8_on_cuda(q: Tensor, *more: Tensor) -> None:
-    _require(q.device)
+    how = chosen(q.device)
     from wmrt.kernels.triton.transition_attention import transition_attention_int8
 
     with torch.cuda.device(q.device):
-        transition_attention_int8(q, *more)
+        transition_attention_int8(q, *more, dependent=how.dependent)
 
 
 def _int8_on_meta(q: Tensor, *more: Tensor) -> None:
@@ -116,11 +113,11 @@ def _dense_on_cpu(
 
 
 def _dense_on_cuda(x: Tensor, *more: Any) -> None:
-    _require(x.device)
+    how = chosen(x.device)
     from wmrt.kernels.triton.dense import dense
 
     with torch.cuda.device(x.device):
-        dense(x, *more)
+        dense(x, *more, dependent=how.dependent)
 
 
 def _dense_on_meta(
@@ -142,11 +139,11 @@ def _norm_on_cpu(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
 
 
 def _norm_on_cuda(x: Tensor, *more: Any) -> None:
-    _require(x.device)
+    how = chosen(x.device)
     from wmrt.kernels.triton.norm import rms_norm_to
 
     with torch.cuda.device(x.device):
-        rms_norm_to(x, *more)
+        rms_norm_to(x, *more, dependent=how.dependent)
 
 
 def _norm_on_meta(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
@@ -172,11 +169,11 @@ def _decode_on_cpu(
 
 
 def _decode_on_cuda(logits: Tensor, *more: Any) -> None:
-    _require(logits.device)
+    how = chosen(logits.device)
     from wmrt.kernels.triton.action_decode import action_decode
 
     with torch.cuda.device(logits.device):
-        action_decode(logits, *more)
+        action_decode(logits, *more, dependent=how.dependent)
 
 
 def _decode_on_meta(*given: Any) -> None:

@@ -6,7 +6,6 @@ which is imported when one first runs there. On the CPU they compute by torch.
 
 from __future__ import annotations
 
-import functools
 from typing import Any, cast
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from wmrt.kernels import reference_state
 from wmrt.kernels.state_arguments import check_fusion, check_select
-from wmrt.kernels.triton import library
+from wmrt.kernels.triton.linear import chosen
 
 #: Kernels that one call of an operator launches on CUDA.
 LAUNCHES = {"state_fusion": 2, "transition_select": 2}
@@ -28,8 +27,6 @@ _SCHEMAS = (
     "Tensor(e!) slots, Tensor(f!) bias, Tensor(g!) cos, Tensor(h!) sin) -> ()",
 )
 _LIBRARY: Any = cast(Any, torch.library).Library("wmrt", "FRAGMENT")  # its methods have no types
-
-_require = functools.cache(library.require_kernels)
 
 
 def _fusion_on_cpu(
@@ -47,11 +44,11 @@ def _fusion_on_cpu(
 
 
 def _fusion_on_cuda(codes: Tensor, *more: Any) -> None:
-    _require(codes.device)
+    how = chosen(codes.device)
     from wmrt.kernels.triton.state_fusion import state_fusion
 
     with torch.cuda.device(codes.device):
-        state_fusion(codes, *more)
+        state_fusion(codes, *more, dependent=how.dependent)
 
 
 def _fusion_on_meta(*given: Any) -> None:
@@ -80,11 +77,11 @@ def _select_on_cpu(
 
 
 def _select_on_cuda(token: Tensor, *more: Any) -> None:
-    _require(token.device)
+    how = chosen(token.device)
     from wmrt.kernels.triton.transition_select import transition_select
 
     with torch.cuda.device(token.device):
-        transition_select(token, *more)
+        transition_select(token, *more, dependent=how.dependent)
 
 
 def _select_on_meta(*given: Any) -> None:

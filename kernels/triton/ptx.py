@@ -291,4 +291,6 @@ INSTRUCTIONS: dict[str, Instruction] = {
     "cvt.rn.f16x2.e4m3x2": _pair(lambda code: bits.decode(code, bits.E4M3), 8),
 }
 #: Instructions without a result that a program run alone does not feel.
-NOTHING = frozenset({"bar.warp.sync", "griddepcontrol.wait", "griddepcontrol.launch_dependents"})
+NOTHING = frozenset({"bar.warp.sync", "prefetch.global.L2"}) | {
+    f"griddepcontrol.{what}" for what in ("launch_dependents", "wait")
+}

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from wmrt.kernels.reference_state import NORM_EPS
 from wmrt.kernels.state_arguments import FusionSizes, check_fusion, power
-from wmrt.kernels.triton.aot_cases import AotCase
+from wmrt.kernels.triton.aot_cases import AotCase, named
+from wmrt.kernels.triton.dependent import dependent_case, follow, options
 from wmrt.kernels.triton.library import FP_FUSION
 from wmrt.kernels.triton.row_dots import row_dots, split
 from wmrt.kernels.triton.state_embed import embedded, embedded_action, memory_rows
@@ -77,6 +78,7 @@ def state_fusion_token(
     action_in: tl.tensor, token: tl.tensor, eps: tl.tensor, HIDDEN: tl.constexpr,
     EMBED: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, ACTION: tl.constexpr,
     SLICE: tl.constexpr, CHUNK: tl.constexpr, TURNS: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:  # fmt: skip
     """One robot and `SLICE` columns of its token [B, WIDTH], from what the first launch left.
 
@@ -93,6 +95,7 @@ def state_fusion_token(
     to_token = tl.load(place, mask=e[None, :] < EMBED, other=0.0, eviction_policy="evict_first")
     place = action_in + (held * ACTION)[:, None] + a[None, :]
     to_action = tl.load(place, mask=a[None, :] < ACTION, other=0.0, eviction_policy="evict_first")
+    follow(DEPENDENT)
     acted = tl.load(action + robot * ACTION + a, mask=a < ACTION, other=0.0)
     recalled = tl.zeros((SLICE,), tl.float32)
     for group in tl.static_range(GROUPS):  # as one tensor it took 5 barriers more to add up
@@ -121,6 +124,8 @@ def state_fusion(
     action: Tensor,
     work: Tensor,
     token: Tensor,
+    *,
+    dependent: bool = False,
 ) -> None:
     """Codes int32[B, F], values [B, F] and previous action [B, A] -> `action` [B, E], `token`
     [B, d], for 1 to 16 robots; `wmrt.model.fusion` in float32.
@@ -129,20 +134,23 @@ def state_fusion(
         weights, sizes: see `FusionWeights` and `FusionSizes` of `wmrt.kernels.state_arguments`.
         work: scratch, float32 of `fusion_work` numbers or more.
 
+        dependent: see `wmrt.kernels.triton.dependent`; of the second launch, a step begins with the
+            first.
+
     Raises:
         UsageError, UnsupportedError: as `check_fusion`.
     """
     w, s = check_fusion(codes, values, previous, weights, sizes, action, work, token)
-    robots, options = len(codes), {"enable_fp_fusion": FP_FUSION}
+    robots = len(codes)
     state_fusion_hidden[(robots, triton.cdiv(s.mlp_hidden, UNITS) + 1)](
         codes, values, previous, w.fields, w.knots, w.columns, w.multipliers, w.first,
         w.first_bias, w.action_table, action, work,
-        **_hidden_constants(s), num_warps=HIDDEN_WARPS, **options,
+        **_hidden_constants(s), num_warps=HIDDEN_WARPS, enable_fp_fusion=FP_FUSION,
     )  # fmt: skip
     state_fusion_token[(robots, triton.cdiv(s.d_model, SLICE))](
         work, action, w.second, w.embed_rows, w.gate_bias, w.out, w.out_bias, w.memory,
         w.action_in, token, NORM_EPS,
-        **_token_constants(s), num_warps=TOKEN_WARPS, **options,
+        **_token_constants(s), num_warps=TOKEN_WARPS, **options(dependent),
     )  # fmt: skip
 
 
@@ -199,13 +207,16 @@ def aot_cases() -> list[AotCase]:
                 name=f"state_fusion_token.{name}",
                 kernel=state_fusion_token,
                 signature={**_pointers(token), "eps": "fp32"},
-                constants=_token_constants(s),
+                constants={**_token_constants(s), "DEPENDENT": False},
                 warps=TOKEN_WARPS,
                 weights_per_program=SLICE * (s.embed + s.action_embed),
                 weight_bits=16,
             ),
         ]
-    return found
+    return [
+        *found,
+        dependent_case(named(found, "state_fusion_token.1.3b"), early=("out", "action_in")),
+    ]
 
 
 #: `FusionSizes` of the packaged highway schema: 15 numbers of 64 buckets, one category; 2 actions.

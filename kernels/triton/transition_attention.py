@@ -14,9 +14,9 @@ import triton.language as tl
 from torch import Tensor
 
 from wmrt.kernels.triton import checks_heads as checks
-from wmrt.kernels.triton.aot_cases import AotCase
+from wmrt.kernels.triton.aot_cases import AotCase, named
 from wmrt.kernels.triton.checks_heads import Attention
-from wmrt.kernels.triton.library import FP_FUSION
+from wmrt.kernels.triton.dependent import dependent_case, follow, options
 from wmrt.kernels.triton.norm import quantize_groups
 from wmrt.quant.activations import GROUP
 
@@ -80,6 +80,7 @@ def transition_attention_kernel(
     WIDTH: tl.constexpr,
     QUANTIZE: tl.constexpr,
     GROUP: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     """One program, one head of one robot: float32[DIM], or int8 codes and scales of its groups.
 
@@ -95,6 +96,7 @@ def transition_attention_kernel(
     r = tl.arange(0, ROWS)[None, :, None]
     n = tl.arange(0, SLOTS // ROWS)[:, None, None] * ROWS + r
     d = r * 0 + tl.arange(0, BLOCK)[None, None, :]
+    follow(DEPENDENT)
     slot = tl.load(slots + robot * COUNT + n, mask=n < COUNT, other=0)
     gate = tl.load(bias + robot * COUNT + n, mask=n < COUNT, other=float("-inf"))
     read = gate != float("-inf")
@@ -109,7 +111,14 @@ def transition_attention_kernel(
 
 
 def transition_attention(
-    q: Tensor, keys: Tensor, values: Tensor, slots: Tensor, bias: Tensor, attended: Tensor
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    bias: Tensor,
+    attended: Tensor,
+    *,
+    dependent: bool = False,
 ) -> None:
     """What every head gathers from the ring, into `attended` float32[B, H, hd].
 
@@ -118,13 +127,14 @@ def transition_attention(
         keys, values: float32[B, W, KV, hd], a layer of the ring; H is a multiple of KV.
         slots: int32[B, k + 1], within the ring: the current one and the chosen past ones.
         bias: float32[B, k + 1], added to the logits; -inf: nothing was written there, weight 0.
+        dependent: see `wmrt.kernels.triton.dependent`.
 
     Raises:
         UsageError: tensors that do not fit together, or are not contiguous.
     """
     sizes = checks.attention(q, keys, values, slots, bias)
     checks.attended_float(sizes, q, attended)
-    _launch((q, keys, values, slots, bias, attended, attended), sizes, quantize=False)
+    _launch((q, keys, values, slots, bias, attended, attended), sizes, False, dependent)
 
 
 def transition_attention_int8(
@@ -135,6 +145,8 @@ def transition_attention_int8(
     bias: Tensor,
     codes: Tensor,
     factors: Tensor,
+    *,
+    dependent: bool = False,
 ) -> None:
     """`transition_attention` as int8 groups of 32, what `wmrt.quant.quantize_groups` gives.
 
@@ -143,16 +155,16 @@ def transition_attention_int8(
     """
     sizes = checks.attention(q, keys, values, slots, bias)
     checks.attended_int8(sizes, q, codes, factors)
-    _launch((q, keys, values, slots, bias, codes, factors), sizes, quantize=True)
+    _launch((q, keys, values, slots, bias, codes, factors), sizes, True, dependent)
 
 
-def _launch(tensors: tuple[Tensor, ...], sizes: Attention, *, quantize: bool) -> None:
+def _launch(tensors: tuple[Tensor, ...], sizes: Attention, quantize: bool, dependent: bool) -> None:
     made = constants(sizes, quantize=quantize)
     transition_attention_kernel[(sizes.heads, sizes.batch)](
         *tensors,
         **made,
         num_warps=warps(made["SLOTS"] * made["BLOCK"]),
-        enable_fp_fusion=FP_FUSION,
+        **options(dependent),
     )
 
 
@@ -196,8 +208,8 @@ def aot_cases() -> list[AotCase]:
                         name=f"{op}.{preset}.{count}",
                         kernel=transition_attention_kernel,
                         signature={**pointers, **out},
-                        constants=made,
+                        constants={**made, "DEPENDENT": False},
                         warps=warps(made["SLOTS"] * made["BLOCK"]),
                     )
                 )
-    return found
+    return [*found, dependent_case(named(found, "transition_attention_int8.1.3b.9"))]

@@ -16,8 +16,8 @@ from torch import Tensor
 from triton.language.extra import libdevice
 
 from wmrt.kernels.state_arguments import SelectorSizes, check_select, power
-from wmrt.kernels.triton.aot_cases import AotCase
-from wmrt.kernels.triton.library import FP_FUSION
+from wmrt.kernels.triton.aot_cases import AotCase, named
+from wmrt.kernels.triton.dependent import dependent_case, follow, options
 from wmrt.kernels.triton.ranking import ascending, ranks
 from wmrt.kernels.triton.row_dots import row_dots, split
 from wmrt.kernels.triton.turns import cos_sin
@@ -34,9 +34,11 @@ def transition_select_parts(
     ACTION: tl.constexpr, LSTM: tl.constexpr, SIZE: tl.constexpr, WINDOW: tl.constexpr,
     UNITS: tl.constexpr, KEYS: tl.constexpr, KEY_CHUNK: tl.constexpr, KEY_TURNS: tl.constexpr,
     LSTM_CHUNK: tl.constexpr, LSTM_TURNS: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:  # fmt: skip
     """One robot and `KEYS` rows of its present slot's key, or `UNITS` units of the LSTM: `cell` in
     place, the next output to `work` [B, LSTM]."""
+    follow(DEPENDENT)
     robot, part = tl.program_id(0), tl.program_id(1)
     KEY_PARTS: tl.constexpr = (SIZE + KEYS - 1) // KEYS
     if part < KEY_PARTS:
@@ -78,11 +80,13 @@ def transition_select_slots(
     slots: tl.tensor, bias: tl.tensor, cos: tl.tensor, sin: tl.tensor, scale: tl.tensor,
     KIND: tl.constexpr, LSTM: tl.constexpr, SIZE: tl.constexpr, WINDOW: tl.constexpr,
     COUNT: tl.constexpr, HALF: tl.constexpr, CHUNK: tl.constexpr, TURNS: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:  # fmt: skip
     """One robot: `hidden` from scratch, slots and biases [B, COUNT + 1], cos and sin [B, HALF].
 
     Scores times `scale`; of equal ones the lowest slot comes first, NaN before any number.
     """
+    follow(DEPENDENT)
     robot, unit = tl.program_id(0), tl.arange(0, triton.next_power_of_2(LSTM))
     work += robot * LSTM
     taken = tl.load(step + robot)
@@ -149,6 +153,8 @@ def transition_select(
     bias: Tensor,
     cos: Tensor,
     sin: Tensor,
+    *,
+    dependent: bool = False,
 ) -> None:
     """One step of `wmrt.model.transition` and `wmrt.model.rope` for 1 to 16 robots, but for `step`,
     which stays.
@@ -162,6 +168,7 @@ def transition_select(
         slots, bias: int32 and float32[B, k + 1]: the present slot with 0, then past ones, best
             first; -inf where nothing is written yet.
         cos, sin: float32[B, hd / 2].
+        dependent: see `wmrt.kernels.triton.dependent`.
 
     Raises:
         UsageError, UnsupportedError: as `check_select`.
@@ -170,17 +177,17 @@ def transition_select(
         token, action, step, weights, kind,
         hidden, cell, select_keys, work, slots, bias, cos, sin,
     )  # fmt: skip
-    robots, options = len(token), {"enable_fp_fusion": FP_FUSION}
+    robots, how = len(token), options(dependent)
     parts = triton.cdiv(s.select_dim, KEYS) + triton.cdiv(s.lstm, UNITS)
     transition_select_parts[(robots, parts)](
         token, action, step, hidden, cell, select_keys, work,
         w.lstm_in, w.lstm_hidden, w.lstm_bias, w.key, w.key_bias,
-        **_parts_constants(s), num_warps=PARTS_WARPS, **options,
+        **_parts_constants(s), num_warps=PARTS_WARPS, **how,
     )  # fmt: skip
     transition_select_slots[(robots,)](
         work, step, select_keys, w.query, w.query_bias, w.age_bias, w.increments,
         hidden, slots, bias, cos, sin, 1.0 / math.sqrt(s.select_dim),
-        **_slots_constants(s, kind, slots.shape[1] - 1), num_warps=_slots_warps(s), **options,
+        **_slots_constants(s, kind, slots.shape[1] - 1), num_warps=_slots_warps(s), **how,
     )  # fmt: skip
 
 
@@ -232,14 +239,15 @@ def aot_cases() -> list[AotCase]:
                 name=f"transition_select_parts.{name}",
                 kernel=transition_select_parts,
                 signature=_pointers(parts + "key_bias"),
-                constants=_parts_constants(s),
+                constants={**_parts_constants(s), "DEPENDENT": False},
                 warps=PARTS_WARPS,
                 weights_per_program=KEYS * s.d_model + 4 * UNITS * (s.action_embed + s.lstm),
                 weight_bits=16,
             )
         )
         found += [_slots_case(name, s, kind) for kind in ("learned", "recent")]
-    return found
+    dependent = ("transition_select_parts.1.3b", "transition_select_slots.1.3b")
+    return [*found, *(dependent_case(named(found, name)) for name in dependent)]
 
 
 def _slots_case(name: str, s: SelectorSizes, kind: str) -> AotCase:
@@ -249,7 +257,7 @@ def _slots_case(name: str, s: SelectorSizes, kind: str) -> AotCase:
         name=f"transition_select_slots.{name}{'' if learned else '.' + kind}",
         kernel=transition_select_slots,
         signature={**_pointers(names), "scale": "fp32"},
-        constants=_slots_constants(s, kind, 8),
+        constants={**_slots_constants(s, kind, 8), "DEPENDENT": False},
         warps=_slots_warps(s),
         weights_per_program=s.select_dim * s.lstm if learned else 0,
         weight_bits=16,

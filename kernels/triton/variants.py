@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import functools
 import json
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
-from wmrt.core.errors import UnsupportedError
+from wmrt.core.errors import UnsupportedError, UsageError
 
 #: First compute capability with programmatic dependent launch.
 DEPENDENT_FROM = 90
 TABLE = Path(__file__).parents[1] / "tuned/gemv.json"
+#: Changes the table's entry for a process: ``dependent=0,ahead_kib=0`` is the control arm.
+ASKED = "WMRT_GPU_VARIANT"
+_varied: ContextVar[tuple[tuple[str, Any], ...]] = ContextVar("varied", default=())
 
 
 @dataclass(frozen=True)
@@ -24,28 +32,68 @@ class Variant:
             leave processors without work.
         dependent: whether the launches of a step may begin before the one before them has ended
             (programmatic dependent launch, from sm_90 on): they ask for their first weights, then
-            wait for it. False in the table until a GPU has shown that it gains and does no harm.
+            wait for it.
+        ahead_kib: KiB of the weights of the next launch that one asks into the second-level cache
+            when it has read its own, so that memory is read while nobody waits for it; 0: none.
     """
 
     int8: str
     bf16: str
     two_rows_from: int
     dependent: bool = False
+    ahead_kib: int = 0
+
+
+def variant(capability: int) -> Variant:
+    """The table's entry, with what `WMRT_GPU_VARIANT` and `varied` change.
+
+    Raises:
+        UnsupportedError: no such entry, which lists what there is, or dependent launches where
+            there are none.
+        UsageError: `WMRT_GPU_VARIANT` is not understood.
+    """
+    return _variant(capability, os.environ.get(ASKED, ""), _varied.get())
+
+
+@contextmanager
+def varied(**changes: Any) -> Iterator[None]:
+    """Inside, every variant has these fields: for comparing arms within one process. What was
+    captured before keeps what it had."""
+    token = _varied.set((*_varied.get(), *changes.items()))
+    try:
+        yield
+    finally:
+        _varied.reset(token)
 
 
 @functools.cache
-def variant(capability: int) -> Variant:
-    """The table's entry; `UnsupportedError` lists what it has."""
+def _variant(capability: int, asked: str, changes: tuple[tuple[str, Any], ...]) -> Variant:
     table = json.loads(TABLE.read_text("utf-8"))
     if str(capability) not in table:
         raise UnsupportedError(
             f"no kernels are chosen for compute capability {capability}; there are: "
             f"{', '.join(table)}; add a line to {TABLE.name}"
         )
-    found = Variant(**table[str(capability)])
+    found = replace(Variant(**table[str(capability)]), **{**_read(asked), **dict(changes)})
     if found.dependent and capability < DEPENDENT_FROM:
         raise UnsupportedError(
-            f"{TABLE.name} asks for dependent launches on compute capability {capability}; there "
-            f"are such from {DEPENDENT_FROM} on: set dependent to false"
+            f"dependent launches are asked for on compute capability {capability}; there are such "
+            f"from {DEPENDENT_FROM} on: set dependent to false in {TABLE.name}, {ASKED} or varied"
         )
+    return found
+
+
+def _read(asked: str) -> Mapping[str, Any]:
+    """``name=value,..`` by the types of `Variant`; whole numbers, also for true and false."""
+    kinds = {f.name: f.type for f in fields(Variant) if f.type in ("bool", "int")}
+    found: dict[str, Any] = {}
+    for part in filter(None, asked.split(",")):
+        name, _, value = part.strip().partition("=")
+        if name not in kinds or not value.isdecimal() or (kinds[name] == "bool" and int(value) > 1):
+            raise UsageError(
+                f"{ASKED}={asked!r}: {part.strip()!r} is not understood; give "
+                f"{', '.join(f'{n}=<number>' for n in kinds)} with commas between, 0 or 1 for "
+                "dependent"
+            )
+        found[name] = bool(int(value)) if kinds[name] == "bool" else int(value)
     return found

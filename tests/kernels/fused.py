@@ -21,6 +21,8 @@ EPS = 1e-5
 HOW = Variant("prmt", "prmt", 4096)
 #: The same in dependent launches, where there are such; the interpreter passes over what they add.
 DEPENDENT = replace(HOW, dependent=DEVICE == "cpu" or torch.cuda.get_device_capability() >= (9, 0))
+#: The same, with the next launch's weights asked for.
+AHEAD = replace(HOW, ahead_kib=1)
 #: What torch checks of an operator whose sizes are those of one model, never symbols.
 FIXED = ("test_schema", "test_autograd_registration", "test_faketensor")
 

@@ -98,4 +98,4 @@ def test_a_backend_is_of_one_device() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA here")
 def test_a_cuda_device_that_is_not_there() -> None:
     said = TorchBackend(torch.device("cuda")).unavailable()
-    assert said is not None and "CUDA" in said and "use the native or the eager executor" in said
+    assert said is not None and "CUDA" in said and "use device=cpu" in said

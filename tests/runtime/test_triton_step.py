@@ -14,6 +14,7 @@ from tests.model.networks import schemas
 from tests.runtime.models import PACKING, eager, states, tiny
 from tests.runtime.tape import TapeBackend
 from wmrt.core.errors import UnsupportedError, UsageError
+from wmrt.kernels.triton.variants import variant
 from wmrt.model.checkpoint import Checkpoint
 from wmrt.model.network import Network
 from wmrt.runtime import WorldModel
@@ -21,7 +22,7 @@ from wmrt.runtime.build import build_network
 from wmrt.runtime.session import Session
 from wmrt.runtime.triton_model import TritonModel
 from wmrt.runtime.triton_session import TritonSession
-from wmrt.runtime.triton_state import TritonState
+from wmrt.runtime.triton_state import ALL, TritonState
 
 CPU = torch.device("cpu")
 
@@ -137,6 +138,29 @@ def test_a_captured_session_answers_as_an_eager_one(seed: int) -> None:
         assert torch.equal(a.hidden, b.hidden) and torch.equal(a.chunk, b.chunk)
         assert plain.consequences()[0].tolist() == captured.consequences()[0].tolist()
     assert backend.tape is not None and backend.tape.replays > 20
+
+
+def test_a_replay_is_compared_with_launches_in_turn(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proof's step is the only one without dependent launches; where it differs, no graph."""
+    network = network_of(tiny(seed))
+    session = TritonSession(network, TritonModel(network))
+    state, seen, off = session.state, [], 0.0
+    compute = state.compute
+
+    def computed(stages: int = ALL) -> None:
+        seen.append(variant(90).dependent)
+        compute(stages)
+        if not seen[-1]:
+            state.arrays["action"].add_(off)
+
+    monkeypatch.setattr(state, "compute", computed)
+    assert session.capture("on", TapeBackend(state.buffers)).used
+    assert seen.count(False) == 1 and seen[0] and seen[-1] is False
+    off = 1.0
+    again = session.capture("auto", TapeBackend(state.buffers))
+    assert not again.used and "differs from an eager step in got" in again.reason
 
 
 def test_a_replaced_buffer_is_refused(seed: int) -> None:

@@ -32,6 +32,7 @@ class Compiler:
             "weights_loaded": 1,
             "weight_load_bits": 128,
             "instructions_per_weight": 1.0,
+            "early_reads": [],
             "cubin_bytes": 1,
             "seconds": 0.25,
         }
@@ -92,12 +93,30 @@ def test_worse_than_kept_ends_with_status_1(compiler: Compiler) -> None:
     assert run("--keep").exit_code == 0 and run().exit_code == 0
 
 
+def test_keeping_some_leaves_the_others(compiler: Compiler) -> None:
+    assert run("--keep").exit_code == 0
+    whole = aot_check.kept()
+    compiler.figures |= {"registers": 31, "seconds": 1.25}
+    assert run("--keep", "--case", "rms_norm.256", "--target", "87").exit_code == 0
+    now = aot_check.kept()
+    assert [row["case"] for row in now] == [row["case"] for row in whole]
+    changed = [row for row, old in zip(now, whole, strict=True) if row != old]
+    assert [(r["case"], r["capability"]) for r in changed] == [("rms_norm.256", 87)]
+    assert changed[0]["figures"]["registers"] == 31
+    document = json.loads(aot_check.kept_path().read_text("utf-8"))
+    assert document["results"]["seconds"] == 0.25 * (len(whole) - 1) + 1.25
+    path = aot_check.kept_path()
+    document["results"]["rows"][0]["case"] = "gone"
+    path.write_text(json.dumps(document), "utf-8")
+    assert run("--keep", "--case", "rms_norm.256").exit_code == 0
+    assert "gone" not in {row["case"] for row in aot_check.kept()}
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         (("--case", "gemm*"), r"--case 'gemm\*': there are action_decode"),
         (("--target", "75"), r"--target 75: kernels are made for \[87, 89"),
-        (("--keep", "--target", "87"), "--keep keeps all results"),
     ],
 )
 def test_options_are_checked(compiler: Compiler, options: tuple[str, ...], says: str) -> None:

@@ -21,7 +21,9 @@ from tools import gpu_check, gpu_report, gpu_sections, gpu_tests
 from tools.gpu_check import SECTIONS, Section, child, in_a_process, main, run_all
 from wmrt.core import frozen_garbage
 from wmrt.core.errors import UnsupportedError, UsageError
+from wmrt.kernels.triton.variants import variant
 from wmrt.runtime.bench.rounds import Effort
+from wmrt.runtime.cuda_graph import CudaGraphExecutor
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What a bare machine lacks.
@@ -121,6 +123,37 @@ def test_bench_has_a_row_for_each_recipe_and_their_ratios(tmp_path: Path) -> Non
     assert all(pair["comparable"] for pair in found["findings"]["ratios"])
 
 
+def test_launches_are_compared_in_every_way_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = look("launches", tmp_path)
+    assert found["verdict"] == "pass", found
+    ways = ["plain", "ahead", "dependent", "both"]
+    assert [arm["name"] for arm in found["findings"]["arms"]] == ways
+    assert len(found["findings"]["ratios"]) == 6  # every pair
+    with_cuda = gpu_sections.Setting(device="cuda")
+    for capability, there in ((89, ways[:2]), (90, ways)):
+        monkeypatch.setattr(gpu_sections, "capability", lambda place, c=capability: c)
+        assert list(gpu_sections.ways(with_cuda)) == there
+
+
+def test_an_arm_is_captured_with_its_variant(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    prepare = CudaGraphExecutor.prepare
+
+    def looking(executor: Any) -> Any:
+        seen.append(variant(90))
+        return prepare(executor)
+
+    monkeypatch.setattr(CudaGraphExecutor, "prepare", looking)
+    for way in gpu_sections.ways(setting()).values():
+        with gpu_sections.captured(setting(), "nvfp4", **way):
+            pass
+    table = variant(90).ahead_kib
+    kinds = [(one.dependent, one.ahead_kib) for one in seen]
+    assert kinds == [(False, 0), (False, table), (True, 0), (True, table)] and table
+
+
 def test_peer_is_one_and_says_what_ran(tmp_path: Path) -> None:
     found = look("peer", tmp_path)
     assert found["verdict"] == "pass", found
@@ -183,13 +216,13 @@ def test_time_left_over_goes_to_the_next_and_what_is_late_is_cut(
 
     def run(section: Section, limit: float, path: Path) -> dict[str, Any]:
         given[section.name] = limit
-        now[0] += {"bandwidth": 5.0, "tests": 140.0, "capture": 70.0}[section.name]
+        now[0] += {"bandwidth": 5.0, "tests": 130.0, "capture": 65.0}[section.name]
         return {"verdict": "pass", "reason": "", "findings": {}}
 
-    results = run_all(["bandwidth", "tests", "capture", "peer"], tmp_path, 217.0, run)
-    assert given == {"bandwidth": 25.0, "tests": 140.0, "capture": 70.0}
+    results = run_all(["bandwidth", "tests", "capture", "peer"], tmp_path, 202.0, run)
+    assert given == {"bandwidth": 25.0, "tests": 130.0, "capture": 65.0}
     assert results["peer"] == {"verdict": "cut", "reason": "no time was left", "findings": {}}
-    assert results["tests"]["limit"] == 140.0 and "seconds" not in results["peer"]
+    assert results["tests"]["limit"] == 130.0 and "seconds" not in results["peer"]
 
 
 def test_a_process_that_hangs_is_ended_and_keeps_what_it_had(

@@ -15,21 +15,33 @@ from torch import Tensor
 from wmrt.core import memory
 from wmrt.core.errors import StateError, UnsupportedError, UsageError
 from wmrt.core.types import ActionSpec
+from wmrt.kernels.triton.library import require_cuda
 from wmrt.model.checkpoint import Checkpoint
 from wmrt.model.locate import WEIGHTS_FILE, resolve_checkpoint
 
 
 def resolve_device(name: str) -> torch.device:
-    """The torch device; `UsageError` for another kind, `UnsupportedError` for one not here."""
+    """The torch device.
+
+    Raises:
+        UsageError: another kind of device.
+        UnsupportedError: a CUDA device that is not here; the message says what is missing.
+    """
     # Read here, not by torch: it keeps the index in 8 bits, so cuda:256 would run on cuda:0.
     match = re.fullmatch(r"cpu|cuda(?::(\d+))?", name) if isinstance(name, str) else None
     if match is None:
         raise UsageError(f"device {name!r} is unknown; use cpu, cuda or cuda:N")
-    found = torch.cuda.device_count() if name != "cpu" else 0
-    if name != "cpu" and int(match[1] or 0) >= found:
+    if name == "cpu":
+        return torch.device(name)
+    try:
+        require_cuda()
+    except UnsupportedError as error:
+        raise UnsupportedError(f"device {name!r} cannot be had: {error}") from error
+    found = torch.cuda.device_count()
+    if int(match[1] or 0) >= found:
         raise UnsupportedError(
-            f"device {name!r} was asked for, but torch sees "
-            f"{f'{found} of them' if found else 'no CUDA device'}; use cpu"
+            f"device {name!r} cannot be had: torch sees {found} CUDA devices, cuda:0 to "
+            f"cuda:{found - 1}; use one of them, or device=cpu"
         )
     return torch.device(name)
 

@@ -36,6 +36,7 @@ class CudaGraphExecutor:
             the reason in `resolved`; ``off``: eager.
         backend: what captures; None: torch on the device of the buffers.
         generators: those that `run` draws from.
+        proof: the same step in another way, which a replay is compared with; None: `run`.
         runs: eager runs before the capture, which compile and tune kernels. replays: after it.
 
     Not for several threads at once. What `prepare` runs leaves the buffers as they were.
@@ -52,6 +53,7 @@ class CudaGraphExecutor:
         graph: str = "auto",
         backend: GraphBackend | None = None,
         generators: Sequence[torch.Generator] = (),
+        proof: Callable[[], None] | None = None,
         runs: int = 3,
         replays: int = 5,
     ) -> None:
@@ -59,6 +61,7 @@ class CudaGraphExecutor:
         if runs < 1 or replays < 1:
             raise UsageError(f"runs={runs}, replays={replays}: at least 1 of each")
         self._run, self._mode = run, graph
+        self._proof = run if proof is None else proof
         self._buffers = StaticBuffers(buffers)
         self._backend = backend_of(self._buffers.tensors) if backend is None else backend
         self._generators = tuple(generators)
@@ -209,7 +212,7 @@ class CudaGraphExecutor:
             return f"the capture failed: {first_line(first[0] if first else error)}"
         self._life.to(Event.CAPTURED)
         try:
-            self._run()
+            self._proof()
             self._backend.synchronize()
             eager = self._saved()
             self._restored(before)

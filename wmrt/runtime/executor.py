@@ -80,7 +80,7 @@ def native_refusal(recipe: Recipe, selector: str, device: torch.device) -> str |
     Raises `UsageError` or `UnsupportedError` for a WMRT_ISA that is none, or absent here.
     """
     if device.type != "cpu":
-        return f"it runs on the CPU, and the device is {device}"
+        return f"it runs on the CPU, and the device is {device}; give device=cpu"
     if selector not in abi.SELECTORS:
         return f"it has no {selector} selector, only {', '.join(abi.SELECTORS)}"
     try:
@@ -124,7 +124,7 @@ def build_native(
 def triton_refusal(recipe: Recipe, selector: str, device: torch.device) -> str | None:
     """Why the fused operators cannot step such a model there; None if they can."""
     if device.type != "cuda":
-        return f"it runs on a CUDA device, and the device is {device}"
+        return f"it runs on a CUDA device, and the device is {device}; give device=cuda"
     if selector not in KINDS:
         return f"it has no {selector} selector, only {', '.join(KINDS)}"
     try:

@@ -117,5 +117,5 @@ def _message(fixed: _Fixed, what: str) -> str:
         f"static buffer {fixed.name} {what}; the step was captured on "
         f"{fixed.tensor.dtype} {list(fixed.shape)} on {fixed.tensor.device} at "
         f"{fixed.address:#x} and reads that memory: write into it with .copy_(), put the tensor "
-        "back, or make another executor"
+        "back, or capture the step anew, in another session"
     )

@@ -32,6 +32,11 @@ class Packed(NamedTuple):
     global_scale: float
 
     @property
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """What a launch asks for that comes before this matrix's."""
+        return self.words, self.lane_scales
+
+    @property
     def width(self) -> int:
         """Columns with their padding."""
         return self.words.shape[1] * 8

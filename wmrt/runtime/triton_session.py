@@ -56,7 +56,9 @@ class TritonSession(Session):
 
     def _executor(self, graph: str, backend: GraphBackend | None = None) -> CudaGraphExecutor:
         state = self.state
-        return CudaGraphExecutor(state.run, state.buffers, graph=graph, backend=backend)
+        return CudaGraphExecutor(
+            state.run, state.buffers, graph=graph, backend=backend, proof=state.run_in_turn
+        )
 
     def capture(self, graph: str, backend: GraphBackend | None = None) -> ResolvedGraph:
         """See `Session.capture`. The graph holds everything from the copy of the inputs to that of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,21 +11,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wmrt.core.errors import UsageError
-from wmrt.kernels.state_arguments import MOST_ROBOTS, fusion_work, select_work
-from wmrt.kernels.triton.plans import gate_up_work, qkv_work
+from wmrt.kernels.state_arguments import MOST_ROBOTS
+from wmrt.kernels.triton.variants import varied
 from wmrt.model.network import Network, Ring
 from wmrt.model.trunk import RMS_EPS
 from wmrt.runtime.gpu_weights_heads import DenseWeight, split_outputs
-from wmrt.runtime.triton_model import Packed, TritonModel
+from wmrt.runtime.triton_arrays import block_of, inner_of, inputs_of, results_of, views_of
+from wmrt.runtime.triton_model import TritonModel
 
 #: Stages of a step.
 TRUNK, HEAD, PREDICT, DECODE = 1, 2, 4, 8
 ALL = TRUNK | HEAD | PREDICT | DECODE
-#: Group of an int8 scale, and what the fused operators pad activations to.
-_GROUP, _STEP = 32, 256
-_ALIGNED = 16
-
-Shapes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
 
 class TritonState:
@@ -53,15 +48,15 @@ class TritonState:
         self._ops = torch.ops.wmrt if ops is None else ops
         self.device = network.increments.device
         self.ring: Ring = network.new_ring(robots)
-        self.sent, self.sent_host, inputs = _block(_inputs(network, robots), self.device)
-        self.got, self.got_host, results = _block(_results(network, robots), self.device)
+        self.sent, self.sent_host, inputs = block_of(inputs_of(network, robots), self.device)
+        self.got, self.got_host, results = block_of(results_of(network, robots), self.device)
         inner = {
             name: torch.zeros(shape, dtype=dtype, device=self.device)
-            for name, (shape, dtype) in _inner(network, model, robots).items()
+            for name, (shape, dtype) in inner_of(network, model, robots).items()
         }
         self.arrays = {**inputs, **results, **inner}
-        given = _views(self.sent_host, _inputs(network, robots))
-        told = _views(self.got_host, _results(network, robots))
+        given = views_of(self.sent_host, inputs_of(network, robots))
+        told = views_of(self.got_host, results_of(network, robots))
         self.host = {**given, **told}
         self._name_parts()
 
@@ -103,6 +98,12 @@ class TritonState:
         self.compute(stages)
         self.got_host.copy_(self.got, non_blocking=True)
 
+    def run_in_turn(self) -> None:
+        """`run` where every launch begins after the one before has ended: what dependent launches
+        have to be equal to."""
+        with varied(dependent=False):
+            self.run()
+
     def compute(self, stages: int = ALL) -> None:
         """`run` without the copies."""
         if stages & TRUNK:
@@ -125,19 +126,23 @@ class TritonState:
             *(x, a["before"], ring.step, model.selector, self.network.config.selector),
             *(ring.hidden, ring.cell, ring.select_keys, a["work"], a["slots"], a["bias"], *turn),
         )
-        for layer, keys, values in zip(model.layers, ring.keys, ring.values, strict=True):
+        behind = [layer.qkv.tensors for layer in model.layers[1:]] + [()]
+        for layer, keys, values, after in zip(
+            model.layers, ring.keys, ring.values, behind, strict=True
+        ):
             ops.norm_qkv_rope_store(
                 *(x, layer.attention_norm, RMS_EPS, *layer.qkv, *turn, a["slots"]),
-                *(a["normed"], a["q"], keys, values),
+                *(a["normed"], a["q"], keys, values, *layer.out.tensors),
             )
             attended = (a["attended"], a["attended_factors"])
             ops.transition_attention_int8(a["q"], keys, values, a["slots"], a["bias"], *attended)
-            ops.gemv_residual(*attended, *layer.out, x)
+            ops.gemv_residual(*attended, *layer.out, x, *layer.gate_up.tensors)
             gated = (a["gated"], a["gated_factors"])
             ops.norm_gate_up(
                 *(x, layer.mlp_norm, RMS_EPS, *layer.gate_up, a["normed"], *gated),
+                *layer.down.tensors,
             )
-            ops.gemv_residual(*gated, *layer.down, x)
+            ops.gemv_residual(*gated, *layer.down, x, *after)
         ops.rms_norm_to(x, model.heads.norm, model.heads.eps, a["hidden"])
         ring.step.add_(1)
 
@@ -194,101 +199,3 @@ class _Buffers(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._where)
-
-
-def _inputs(network: Network, robots: int) -> Shapes:
-    columns, actions = len(network.schema.columns), len(network.actions)
-    return {
-        "codes": ((robots, columns), torch.int32),
-        "values": ((robots, columns), torch.float32),
-        "previous": ((robots, actions), torch.float32),
-    }
-
-
-def _results(network: Network, robots: int) -> Shapes:
-    """What is read off a step; floats but for the codes of categories."""
-    config, dynamics, actions = network.config, network.dynamics, len(network.actions)
-    floats = {
-        "action": (robots, actions),
-        "chunk": (robots, config.chunk, actions),
-        "following": (robots, dynamics.numeric),
-        "missing": (robots, dynamics.numeric),
-        "expected": (robots,),
-        "continues": (robots,),
-    }
-    codes = (robots, len(dynamics.category_sizes))
-    return {
-        **{name: (shape, torch.float32) for name, shape in floats.items()},
-        "category_code": (codes, torch.int64),
-    }
-
-
-def _inner(network: Network, model: TritonModel, robots: int) -> Shapes:
-    """What operators hand one another; widths of packed matrices with their padding."""
-    c, layer = network.config, model.layers[0]
-    floats = {
-        "before": (c.action_embed,),
-        "x": (c.d_model,),
-        "bias": (c.past + 1,),
-        "cos": (c.head_dim // 2,),
-        "sin": (c.head_dim // 2,),
-        "q": (c.heads, c.head_dim),
-        "joined": (c.d_model + c.action_embed,),
-        "head": (c.head_hidden,),
-        "logits": (c.chunk, len(network.actions), c.action_bins),
-        "dyn": (c.dyn_hidden,),
-        "dyn2": (c.dyn_hidden,),
-        "outputs": (model.heads.outputs.weight.shape[0],),
-    }
-    work = max(fusion_work(model.fusion_sizes, robots), select_work(c.lstm, robots))
-    return {
-        **{name: ((robots, *shape), torch.float32) for name, shape in floats.items()},
-        "slots": ((robots, _read(network)), torch.int32),
-        "bias": ((robots, _read(network)), torch.float32),
-        "work": ((work,), torch.float32),
-        "normed": ((_normed(model, robots),), torch.int8),
-        **_int8("attended", layer.out, robots),
-        **_int8("gated", layer.down, robots),
-    }
-
-
-def _read(network: Network) -> int:
-    """Slots that a layer reads: the current one and the chosen past ones."""
-    config = network.config
-    return config.window if config.selector == "full" else config.past + 1
-
-
-def _normed(model: TritonModel, robots: int) -> int:
-    """Bytes of scratch in which programs keep the normed activations."""
-    layer = model.layers[0]
-    first, second = ((m.words.shape[0], m.width, robots) for m in (layer.qkv, layer.gate_up))
-    return max(qkv_work(*first), gate_up_work(*second))
-
-
-def _int8(name: str, matrix: Packed, robots: int) -> Shapes:
-    return {
-        name: ((robots, matrix.width), torch.int8),
-        f"{name}_factors": ((robots, matrix.width // _GROUP), torch.float32),
-    }
-
-
-def _block(shapes: Shapes, device: torch.device) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Bytes on the device, as many on the host, and views of the first by name."""
-    size = sum(_bytes(*one) for one in shapes.values())
-    block = torch.zeros(size, dtype=torch.uint8, device=device)
-    host = torch.zeros(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
-    return block, host, _views(block, shapes)
-
-
-def _views(block: Tensor, shapes: Shapes) -> dict[str, Tensor]:
-    views, at = {}, 0
-    for name, (shape, dtype) in shapes.items():
-        size = math.prod(shape) * dtype.itemsize
-        views[name] = block[at : at + size].view(dtype).view(shape)
-        at += _bytes(shape, dtype)
-    return views
-
-
-def _bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
-    """Of one array, rounded up so that the next one is aligned."""
-    return -(-math.prod(shape) * dtype.itemsize // _ALIGNED) * _ALIGNED

@@ -168,6 +168,24 @@ def test_an_exception_counts_for_its_cases_and_capabilities() -> None:
     assert limits.unused([hoarding(64)]) == ["re*"] and limits.unused([reading()]) == []
 
 
+def test_an_exception_may_be_for_some_releases_of_triton() -> None:
+    document = copy.deepcopy(DOCUMENT)
+    rule = {"cases": "re*", "metric": "barriers", "at_most": 9, "reason": "it has to"}
+    document["exceptions"] = [{**rule, "triton": ["3.6", "3.9"]}]
+    bounds = {
+        release: Limits(document, release).of(reading(), 90)["barriers"][1]
+        for release in ("3.6", "3.7", "3.9")
+    }
+    assert bounds == {"3.6": 9, "3.7": 4, "3.9": 9}
+    assert Limits(document, "3.6").unused([hoarding(64)]) == ["re*"]
+    assert Limits(document, "3.7").unused([hoarding(64)]) == []  # not a rule of this release
+    installed = ".".join(triton.__version__.split(".")[:2])
+    assert Limits(document).triton == installed == LIMITS.triton
+    document["exceptions"] = [{**rule, "triton": ["3.5"]}]
+    with pytest.raises(UsageError, match=r"triton 3\.5, there are 3\.6, 3\.7, 3\.8, 3\.9"):
+        Limits(document, "3.7")
+
+
 @pytest.mark.parametrize(
     ("rule", "says"),
     [

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import nullcontext
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +12,9 @@ from tests.conftest import FULL
 from tests.kernels import oracle
 from wmrt.core.errors import QuantizationError, UnsupportedError
 from wmrt.kernels import LinearOp, linear, operators
-from wmrt.kernels.triton import activations, gemv, library, variants
+from wmrt.kernels.triton import activations, gemv, library
 from wmrt.kernels.triton.interpreter import repaired
-from wmrt.kernels.triton.variants import Variant, variant
+from wmrt.kernels.triton.variants import Variant
 from wmrt.quant.activations import quantize_groups
 from wmrt.quant.formats import block_format
 from wmrt.quant.layouts import to_layout
@@ -242,27 +240,6 @@ def test_tensors_that_do_not_fit_are_refused(seed: int) -> None:
         multiply(codes, None, words, scales)
     with pytest.raises(QuantizationError, match="words must be contiguous"):
         multiply(codes, factors, words.t().contiguous().t(), scales)
-
-
-def test_every_capability_has_a_variant() -> None:
-    for capability in library.CAPABILITIES:
-        assert variant(capability).bf16 == ("cvt" if capability >= 100 else "prmt")
-        assert not variant(capability).dependent
-    with pytest.raises(UnsupportedError, match="75; there are: 80, 86"):
-        variant(75)
-
-
-def test_dependent_launches_need_a_gpu_that_has_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entry = {"int8": "prmt", "bf16": "prmt", "two_rows_from": 1, "dependent": True}
-    table = tmp_path / "gemv.json"
-    table.write_text(json.dumps({"89": entry, "90": entry}))
-    monkeypatch.setattr(variants, "TABLE", table)
-    read = variants.variant.__wrapped__
-    assert read(90).dependent
-    with pytest.raises(UnsupportedError, match="capability 89; there are such from 90 on"):
-        read(89)
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="the operators themselves need a GPU")
