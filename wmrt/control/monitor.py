@@ -7,7 +7,6 @@ often a clean drive alarms.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -123,15 +122,15 @@ class Monitor(Unwatched):
         worst, finding = 1.0, None
         suspects = []
         for field, index, required, sums in self._columns:
-            value, wanted = _number(state, field, index), _number(expected, field, index)
-            if value is None or wanted is None:
+            value, wanted = state.get(field), expected.get(field)
+            if type(value) is not float or type(wanted) is not float:
+                value, wanted = _number(value, index), _number(wanted, index)
+            if value is None or wanted is None or (value - value) or (wanted - wanted):
                 sums.reset()
-                continue
-            sums.see(value, wanted)
-            ratio, kind = sums.worst()
-            if ratio > 1.0:
+            elif sums.see(value, wanted):
                 suspects.append((field, required))
-                if ratio > worst:
+                ratio, kind = sums.worst()
+                if ratio >= worst:
                     worst, finding = ratio, Finding(field[:80], kind, round(ratio, 3), 1.0)
         self._suspects = tuple(suspects)
         if finding is not None:
@@ -226,15 +225,11 @@ class Foresight:
         self._action, self._predicted = (action or (), predicted) if usable else ((), None)
 
 
-def _number(state: Mapping[str, Any], field: str, index: int | None) -> float | None:
-    """A numeric value as a finite float; None when it is unknown, or no number."""
+def _number(value: Any, index: int | None) -> float | None:
+    """A value, or a component of a vector, as a float; None when it is unknown, or no number."""
     try:
-        value = state.get(field)
         if index is not None and value is not None:
             value = value[index]
-        if value is None:
-            return None
-        number = float(value)
+        return None if value is None else float(value)
     except Exception:  # the intake says what is wrong with a state; a prediction may be anything
         return None
-    return number if math.isfinite(number) else None
