@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from wmrt.core import memory
 from wmrt.core.errors import StateError, UnsupportedError, UsageError
 from wmrt.core.types import ActionSpec
 from wmrt.kernels.triton.library import require_cuda
-from wmrt.model.checkpoint import Checkpoint
-from wmrt.model.locate import WEIGHTS_FILE, resolve_checkpoint
 
 
 def resolve_device(name: str) -> torch.device:
@@ -80,19 +75,3 @@ def check_plan(actions: ArrayLike, spec: ActionSpec) -> Tensor:
     if not bool(torch.isfinite(plan).all()) or float(plan.abs().max()) > 1:
         raise UsageError("actions must be finite and in [-1, 1]")
     return plan
-
-
-@contextmanager
-def enough_memory(checkpoint: Checkpoint) -> Iterator[None]:
-    """`OutOfMemoryError` where memory does not suffice to build it: before, if it cannot."""
-    what = f"building {checkpoint.path or 'the model'}"
-    size = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
-    if checkpoint.path is not None:  # mapped, and every step reads it: its pages have to stay
-        memory.require(size, what)
-    with memory.told(what, lambda: size):
-        yield
-
-
-def weight_bytes(name_or_path: str | Path, revision: str | None) -> int:
-    """Bytes of a checkpoint's weight file."""
-    return (resolve_checkpoint(name_or_path, revision) / WEIGHTS_FILE).stat().st_size
