@@ -12,6 +12,7 @@ from wmrt.control.calibration import Calibration
 from wmrt.control.consult import Panel
 from wmrt.control.controller import Controller
 from wmrt.control.monitor import Monitor
+from wmrt.control.planning import MPPI, Planner
 from wmrt.control.protocol import Outcome, Policy, StepInputs
 from wmrt.control.rate import Resampler
 from wmrt.control.recording import messages
@@ -121,7 +122,8 @@ def replay(
     reading of observations, the models' steps, the breakers. Stops at the first difference.
 
     Args:
-        model: what drove; it is reset first. Whether it is the same, `require_same` asks.
+        model: what drove; it is reset first. Whether it is the same, `require_same` asks. A planner
+            that was around it is built again.
         on_step: called with the number of steps done.
         channels: the consensus channels that are models, by name.
 
@@ -129,9 +131,10 @@ def replay(
         RecordingError: a recording that is damaged or incomplete in a way that leaves nothing to
             compare with; see `Report` for one that only ends too soon.
     """
-    for own in (model, *(channels or {}).values()):
+    driver = _with_planner(recording, model)
+    for own in (driver, *(channels or {}).values()):
         own.reset()
-    return _Replay(recording, model, channels or {}).run(on_step)
+    return _Replay(recording, driver, channels or {}).run(on_step)
 
 
 class _Replay:
@@ -248,6 +251,16 @@ class _Replay:
 
     def _differ(self, step: int, field: str, recorded: str, replayed: str) -> None:
         self._report.difference = Difference(step, field, recorded, replayed)
+
+
+def _with_planner(recording: Recording, model: Policy) -> Policy:
+    """``model``, with the planner around it that drove, if one did."""
+    settings = recording.data("planner")
+    if settings is None or isinstance(model, Planner):
+        return model
+    limits = Limits.from_json(recording.data("limits"))
+    policy: Any = model
+    return MPPI(**settings).around(policy, limits, math.inf)
 
 
 def _bits(action: tuple[float, ...]) -> bytes:
