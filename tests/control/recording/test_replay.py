@@ -16,7 +16,7 @@ from tests.conftest import FULL
 from tests.control.planning.toys import Cart
 from tests.control.recording.drives import Habit, items, plain_drive, restless, storm
 from tests.control.support import PERIOD, STATE, FakeTimer, answer
-from wmrt.control import Controller, StepClock
+from wmrt.control import Channel, Controller, StepClock
 from wmrt.control.planning import MPPI
 from wmrt.control.recording import FileRecorder, messages
 from wmrt.control.recording.parts import PartWriter
@@ -108,6 +108,38 @@ def test_a_planner_is_built_again(seed: int, tmp_path: Path) -> None:
     other = MPPI(budget=64, horizon=4, margin=0.0, seed=seed + 1)
     report = replay(recording, other.around(Cart(), controller.breakers.limits, math.inf))
     assert report.difference is not None and report.difference.field == "action"
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_channel_that_is_a_model_votes_again(every: int, seed: int, tmp_path: Path) -> None:
+    class Twin(Habit):
+        """As memorable, and never of one mind with the first."""
+
+    channels = [
+        Channel.from_policy("twin", Twin(0.0), every),
+        Channel("rule", lambda state, previous: previous),
+    ]
+    with FileRecorder(tmp_path / "a.mcap") as recorder:
+        controller = Controller(
+            Habit(0.0), PERIOD, math.inf, recorder=recorder, channels=channels,
+            clock=StepClock(PERIOD),
+        )  # fmt: skip
+        for step in range(30):
+            controller.act({**STATE, "speed": 20.0 + step / 10})
+    recording = Recording(tmp_path / "a.mcap")
+    assert replay(recording, Habit(0.0)).identical  # from the record
+    assert replay(recording, Habit(0.0), channels={"twin": Twin(0.0)}).identical
+    at = next(n for n in range(1 + seed % 20, 31) if (n - 1) % every == 0)
+
+    def change(topic: str, message: dict[str, Any]) -> dict[str, Any]:
+        if topic == STEPS and message["step"] == at:
+            message["inputs"]["votes"][0][0] += 1e-9
+            message["digest"] = messages.digest(message)
+        return message
+
+    altered = rewrite(tmp_path / "a.mcap", tmp_path / "b.mcap", change)
+    found = replay(altered, Habit(0.0), channels={"twin": Twin(0.0)}).difference
+    assert found is not None and (found.step, found.field) == (at, "vote of twin")
 
 
 def test_another_policy_is_found_at_its_first_other_answer(seed: int, tmp_path: Path) -> None:
