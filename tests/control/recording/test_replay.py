@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from tests.conftest import FULL
+from tests.control.planning.toys import Cart
 from tests.control.recording.drives import Habit, items, plain_drive, restless, storm
 from tests.control.support import PERIOD, STATE, FakeTimer, answer
-from wmrt.control import Controller
+from wmrt.control import Channel, Controller, StepClock
+from wmrt.control.planning import MPPI
 from wmrt.control.recording import FileRecorder, messages
 from wmrt.control.recording.parts import PartWriter
 from wmrt.control.recording.reader import Recording
@@ -86,6 +88,58 @@ def test_a_resampled_drive_is_replayed(seed: int, tmp_path: Path) -> None:
     assert report.identical and report.steps == 200, report.said()
     asked = [m["inputs"]["asked"] for _, m in items(tmp_path / "a.mcap", STEPS)]
     assert 200 / 4 < sum(asked) < 200 / 2
+
+
+def test_a_planner_is_built_again(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    planner = MPPI(budget=64, horizon=4, margin=0.0, spread=(0.4,), seed=seed)
+    with FileRecorder(tmp_path / "a.mcap") as recorder:
+        controller = Controller(
+            Cart(), PERIOD, math.inf, recorder=recorder, clock=StepClock(PERIOD), planner=planner
+        )
+        for _ in range(30):
+            controller.act({"position": rng.uniform(-3, 3), "speed": rng.uniform(-1, 1)})
+        controller.reset()
+        controller.act({"position": 1.0, "speed": 0.0})
+    actions = [message["action"] for _, message in items(tmp_path / "a.mcap", STEPS)]
+    assert any(action != [0.0] for action in actions)
+    recording = Recording(tmp_path / "a.mcap")
+    assert replay(recording, Cart()).identical
+    other = MPPI(budget=64, horizon=4, margin=0.0, seed=seed + 1)
+    report = replay(recording, other.around(Cart(), controller.breakers.limits, math.inf))
+    assert report.difference is not None and report.difference.field == "action"
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_channel_that_is_a_model_votes_again(every: int, seed: int, tmp_path: Path) -> None:
+    class Twin(Habit):
+        """As memorable, and never of one mind with the first."""
+
+    channels = [
+        Channel.from_policy("twin", Twin(0.0), every),
+        Channel("rule", lambda state, previous: previous),
+    ]
+    with FileRecorder(tmp_path / "a.mcap") as recorder:
+        controller = Controller(
+            Habit(0.0), PERIOD, math.inf, recorder=recorder, channels=channels,
+            clock=StepClock(PERIOD),
+        )  # fmt: skip
+        for step in range(30):
+            controller.act({**STATE, "speed": 20.0 + step / 10})
+    recording = Recording(tmp_path / "a.mcap")
+    assert replay(recording, Habit(0.0)).identical  # from the record
+    assert replay(recording, Habit(0.0), channels={"twin": Twin(0.0)}).identical
+    at = next(n for n in range(1 + seed % 20, 31) if (n - 1) % every == 0)
+
+    def change(topic: str, message: dict[str, Any]) -> dict[str, Any]:
+        if topic == STEPS and message["step"] == at:
+            message["inputs"]["votes"][0][0] += 1e-9
+            message["digest"] = messages.digest(message)
+        return message
+
+    altered = rewrite(tmp_path / "a.mcap", tmp_path / "b.mcap", change)
+    found = replay(altered, Habit(0.0), channels={"twin": Twin(0.0)}).difference
+    assert found is not None and (found.step, found.field) == (at, "vote of twin")
 
 
 def test_another_policy_is_found_at_its_first_other_answer(seed: int, tmp_path: Path) -> None:

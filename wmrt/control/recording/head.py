@@ -39,6 +39,7 @@ def head_of(controller: Controller, facts: Mapping[str, str]) -> dict[str, str]:
         "limits_hash": breakers.limits.hash,
         "controller": _text(encode(_settings(controller))),
         "monitor": _text(_monitor(controller)),
+        "planner": _text(model.settings.to_json() if isinstance(model, Planner) else None),
         **_of_model(model),
         "versions": _text(_versions()),
         "machine": machine.cpu_name(),
@@ -80,6 +81,9 @@ def identity(model: Any) -> dict[str, Any] | None:
     if isinstance(model, Planner):
         inside = identity(model.model)
         return None if inside is None else {**inside, "planner": model.settings.to_json()}
+    """Whose decisions they are: a `WorldModel`'s weights, recipe and how its session picks, also
+    of one that a planner is around; None for any other policy, which a recording cannot name."""
+    model = _inner(model)
     origin = getattr(model, "origin", None)
     if origin is None:
         return None
@@ -94,11 +98,16 @@ def identity(model: Any) -> dict[str, Any] | None:
     }
 
 
+def _inner(model: Any) -> Any:
+    """The policy itself, without a planner around it."""
+    return model.model if isinstance(model, Planner) else model
+
+
 def _of_model(model: Any) -> dict[str, str]:
     known = identity(model)
     if known is None:
         return {"model": _text(None)}
-    report = model.report()
+    report = _inner(model).report()
     resolved = {key: report.resolved.get(key) for key in ("executor", "threads", "isa", "device")}
     return {"model": _text(known), "ran": _text(resolved)}
 
@@ -111,6 +120,7 @@ def _require_fresh(controller: Controller) -> None:
         )
     model: Any = controller.model
     session = getattr(model.model if isinstance(model, Planner) else model, "session", None)
+    session = getattr(_inner(controller.model), "session", None)
     taken = 0 if session is None else int(session.ring.step[0])
     if taken:
         raise UsageError(

@@ -7,6 +7,7 @@ Each begins with the same metadata, its part's number besides, and is readable b
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -142,11 +143,13 @@ class PartWriter:
         self._finish()
 
     def abandon(self) -> None:
-        """Close the file as it is; what was flushed can be read."""
-        try:
+        """Close the file as it is; what was flushed can be read. One that holds nothing goes."""
+        with contextlib.suppress(OSError):  # it still held something for a disk that is full
             self._file.close()
-        except OSError:  # it still held something for a disk that is full
-            pass
+        with contextlib.suppress(OSError):
+            status = os.stat(self.path)
+            if status.st_size == 0 and _identity(status) == self._identity:
+                self.path.unlink()
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from wmrt.control.calibration import Calibration
-from wmrt.control.consult import Panel
-from wmrt.control.controller import Controller
-from wmrt.control.monitor import Monitor
 from wmrt.control.protocol import Outcome, Policy, StepInputs
-from wmrt.control.rate import Resampler
 from wmrt.control.recording import messages
 from wmrt.control.recording.head import identity
 from wmrt.control.recording.reader import Recording
+from wmrt.control.recording.rebuild import rebuild, with_planner
 from wmrt.control.recording.stand_ins import (
-    RecordedChannels,
-    RecordedClock,
-    RecordedConsultant,
-    RecordedFallback,
-    RecordedIntake,
     Script,
 )
 from wmrt.control.recording.topics import COMMANDS, EVENTS, GAPS, STEPS
-from wmrt.control.recording.values import decode
 from wmrt.core.errors import RecordingError, SafetyError
-from wmrt.safety import Breakers, Event, Limits
+from wmrt.safety import Event
 
 
 class Difference(NamedTuple):
@@ -121,7 +110,8 @@ def replay(
     reading of observations, the models' steps, the breakers. Stops at the first difference.
 
     Args:
-        model: what drove; it is reset first. Whether it is the same, `require_same` asks.
+        model: what drove; it is reset first. Whether it is the same, `require_same` asks. A planner
+            that was around it is built again.
         on_step: called with the number of steps done.
         channels: the consensus channels that are models, by name.
 
@@ -129,9 +119,10 @@ def replay(
         RecordingError: a recording that is damaged or incomplete in a way that leaves nothing to
             compare with; see `Report` for one that only ends too soon.
     """
-    for own in (model, *(channels or {}).values()):
+    driver = with_planner(recording, model)
+    for own in (driver, *(channels or {}).values()):
         own.reset()
-    return _Replay(recording, model, channels or {}).run(on_step)
+    return _Replay(recording, driver, channels or {}).run(on_step)
 
 
 class _Replay:
@@ -252,47 +243,3 @@ class _Replay:
 
 def _bits(action: tuple[float, ...]) -> bytes:
     return struct.pack(f"<{len(action)}d", *action)
-
-
-def _monitor(recording: Recording) -> Monitor | None:
-    """The prediction monitor as it was calibrated, which computes all it said anew."""
-    recorded = recording.data("monitor")
-    if recorded is None:
-        return None
-    (recipe,) = recorded["recipes"]
-    return Monitor(Calibration.from_json(recorded, recipe, f"{recording.path}: monitor"))
-
-
-def rebuild(
-    recording: Recording, model: Policy, models: Mapping[str, Policy], script: Script
-) -> tuple[Controller, RecordedConsultant]:
-    """A controller as the recorded one, that takes from ``script`` what it cannot compute."""
-    settings = decode(recording.data("controller"))
-    limits = Limits.from_json(recording.data("limits"))
-    breakers = Breakers(limits, robot=settings["robot"])
-    controller = Controller(
-        model,
-        limits.period,
-        math.inf,
-        breakers,
-        RecordedFallback(script) if settings["fallback"] else None,
-        clock=RecordedClock(script),
-        timer=lambda: 0,
-        max_chunk_age=settings["max_chunk_age"],
-        resample="linear" if settings["steps_per_question"] > 1 else None,
-        monitor=_monitor(recording),
-    )
-    controller._intake = RecordedIntake(model.schema, settings["max_age_ns"], script, breakers)
-    every = {channel["name"]: channel["every"] for channel in settings["channels"]}
-    channels: Any = RecordedChannels(script, every, models)
-    controller._channels = channels
-    predicted = tuple(bound.name for bound in limits.state)
-    foresight = controller._monitor.foresight
-    panel = Panel(model, channels, predicted, controller._plan.rows, lambda: 0, foresight)
-    deadline_ns = settings["deadline_ns"]
-    consultant = RecordedConsultant(script, panel, breakers, controller._plan, deadline_ns)
-    asked_every = settings["steps_per_question"]
-    controller._consultant = (
-        Resampler(consultant, breakers, asked_every) if asked_every > 1 else consultant
-    )
-    return controller, consultant
