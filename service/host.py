@@ -205,8 +205,11 @@ class Host:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._keeper
         for place in list(self.registry.places.values()):
-            await self.registry.keep(place)
-            await self.registry.in_thread(place, place.desk.close)
+            try:
+                await self.registry.keep(place)
+                await self.registry.in_thread(place, place.desk.close)
+            except Exception:  # of one robot; the others are kept all the same
+                _log.exception("robot %s was not put away", place.session.robot)
         await asyncio.to_thread(self.crew.close)
         self.audit.note("stopped", refusals=dict(self.counts))
 

@@ -37,8 +37,8 @@ class ServeSettings(BaseSettings):
         idle: seconds without a client after which a robot gives its place to another one.
         snapshots: folder of the robots' memories. snapshot_every: seconds between two; 0: only when
             the service stops.
-        max_body: bytes of a request or message. rate: messages a second, by client. connections:
-            at one time, requests included.
+        max_body: bytes of a request or message. connections: at one time, requests included.
+        rate: messages a second of one connection; requests a second of one address.
         ping: seconds between two questions whether a client is still there; it has as long again.
         cpu: processor of the inference thread, -1 for any. priority: its SCHED_FIFO priority, 0
             for none.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections import deque
 from functools import partial
@@ -46,12 +47,14 @@ class Stream:
     def __init__(self, host: Host, buckets: Buckets) -> None:
         self._host, self._buckets = host, buckets
         self._reader = Reader(host.schema)
+        self._number = itertools.count()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # websocket.connect
         await send({"type": "websocket.accept"})
-        client = scope["state"]["client"]
-        link = Link(self._host, self._reader, receive, send, partial(self._buckets.take, client))
+        # A bucket for each connection: robots behind one address must not slow each other down.
+        own = f"{scope['state']['client']} {next(self._number)}"
+        link = Link(self._host, self._reader, receive, send, partial(self._buckets.take, own))
         await link.run()
 
 

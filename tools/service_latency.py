@@ -213,8 +213,8 @@ def command(
         arguments = ["-m", "wmrt", "serve", "--model", served, "--threads", "1", "--robots", "3"]
         arguments += ["--socket", f"{folder}/s", "--port", str(port), "--rate", "1e6"]
         arguments += ["--deadline", "1.0"] + (["--period", "0.001"] if model is None else [])
-        given = {"--recipe": recipe, "--cpu": cpu}
-        arguments += [str(x) for kv in given.items() if kv[1] is not None for x in kv]
+        arguments += [] if recipe is None else ["--recipe", recipe]
+        arguments += [] if cpu is None else ["--cpu", str(cpu)]
         stack.enter_context(process(*arguments))
         stack.enter_context(process(__file__, "--echo", f"{folder}/e"))
         arms = {
@@ -224,16 +224,19 @@ def command(
             "HTTP, TCP": http_arm("127.0.0.1", port, "http"),
         }
         results = {arm: figures(s) for arm, s in measured(arms, rounds, steps).items()}
+    show(results)
+    found = {"arms": results, "load_average": os.getloadavg()[0], "rounds": rounds, "steps": steps}
+    write_result(json_path, found, model=model or "tiny, random weights", recipe=recipe)
+
+
+def show(results: dict[str, Any]) -> None:
+    """A line an arm."""
     for arm, found in results.items():
         trip, act, step = (found[k] for k in ("round_trip_us", "above_act_us", "above_step_us"))
         console().print(
             f"{arm:24} round trip p50 {trip['p50']:7.0f} p99 {trip['p99']:7.0f} us, above act "
             f"{act['p50']:5.0f}, above step {step['p50']:5.0f}"
         )
-    around = {"load_average": os.getloadavg()[0], "rounds": rounds, "steps": steps}
-    write_result(
-        json_path, {"arms": results, **around}, model=model or "tiny, random weights", recipe=recipe
-    )
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ class CanarySeat:
 
     def __init__(self, seconds: float | Callable[[], float] = 0.0) -> None:
         self.seconds = seconds
-        self.steps = 0
+        self.steps = self.asked = 0
         self.seen: list[float] = []
 
     def reset(self) -> None:
@@ -53,6 +53,7 @@ class CanarySeat:
         self.seen = []
 
     def step(self, state: Mapping[str, Any], previous_action: Any) -> Any:
+        self.asked += 1
         wait = self.seconds() if callable(self.seconds) else self.seconds
         if wait:
             time.sleep(wait)

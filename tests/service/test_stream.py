@@ -188,7 +188,7 @@ def test_a_second_client_is_refused(running: Running) -> None:
 
 
 def test_a_robot_is_held_for_a_while_after_its_connection_broke(tmp_path: Path) -> None:
-    with service(tmp_path, hold=0.3) as running:
+    with service(tmp_path, hold=1.0) as running:
         first = running.raw()
         first.open()
         first.channel.drop()  # without a word

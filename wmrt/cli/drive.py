@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -187,10 +188,8 @@ def _run(plan: Plan, seeds: range, jobs: int, out: Path | None, json_path: Path 
     camera = None if out is None else open_environment(plan.env, film=True)
     stand = set_up(plan)  # here too with several processes: errors are told before any starts
     account = stand.account
-    try:
+    with contextlib.closing(stand):
         tally = _drive(plan, stand, seeds, jobs, film=None if camera is None else seeds[0])
-    finally:
-        stand.close()
     heading, remarks = show.title(plan, account), show.notes(plan, account, seeds, jobs)
     facts = show.facts(plan, account)
     results: dict[str, Any] = {

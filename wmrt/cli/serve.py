@@ -57,7 +57,7 @@ def _access_options(function: Any) -> Any:
             type=click.Choice(["refuse", "takeover"]),
             help="For a robot that another client holds. Default: refuse.",
         ),
-        click.option("--rate", type=float, help="Messages a second and client. Default: 2000."),
+        click.option("--rate", type=float, help="Messages a second by connection. Default: 2000."),
         click.option("--connections", type=int, help="At one time. Default: 256."),
         click.option("--max-body", type=int, help="Bytes of a message. Default: 1 MiB."),
         click.option("--audit", type=_FILE, help="Append who did what, as JSON lines."),

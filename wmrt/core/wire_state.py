@@ -67,15 +67,18 @@ class StateLayout:
         if not self._names.issuperset(state):
             extra = sorted(str(key) for key in state if key not in self._names)
             raise StateError(f"{', '.join(extra)}: not in the schema, which has {self._known()}")
-        given, bit, columns = 0, 1, []
+        given, bit = 0, 1
+        columns: list[float] = []
         for field in self._fields:
             value = state.get(field.name)
+            if type(value) is float and field.kind == "numeric":  # most of them
+                given |= bit
+                columns.append(value)
+                bit <<= 1
+                continue
             for part in self._parts(field, value):
-                if part is None:
-                    columns.append(0.0)
-                else:
-                    given |= bit
-                    columns.append(part)
+                given |= 0 if part is None else bit
+                columns.append(0.0 if part is None else part)
                 bit <<= 1
         return b"".join(
             (
