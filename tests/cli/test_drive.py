@@ -26,6 +26,7 @@ from wmrt.cli.driving.fleet import drive_here, drive_in_processes
 from wmrt.cli.driving.reel import Reel
 from wmrt.cli.driving.stand import Account, Plan, Stand, set_up
 from wmrt.cli.main import main
+from wmrt.control import default_limits, load_limits, save_limits
 from wmrt.core.seeds import HELD_OUT
 from wmrt.envs.state import ACTIONS, highway_schema
 from wmrt.model.checkpoint import Checkpoint, save_checkpoint
@@ -131,6 +132,40 @@ def test_rule_drives_behind_breakers_and_a_seed_is_repeatable() -> None:
     assert row["trips"]["3"] == 0 and row["deadline_misses"] is None
     # 1% of the steps: what clean driving may trip at most.
     assert sum(row["trips"].values()) <= 0.01 * row["steps"]
+
+
+def test_limits_of_a_file_bind_the_drive_and_are_named(tmp_path: Path) -> None:
+    env = open_environment("wmrt/Highway-v0")
+    path = tmp_path / "limits.json"
+    own = default_limits(env.state_schema, env.action_spec, env.period)
+    save_limits(path, own)
+    document = json.loads(path.read_text())
+    document["actions"]["acceleration"] |= {"high": 0.5, "rate_up": 1.0}
+    path.write_text(json.dumps(document))
+    stand = set_up(Plan("wmrt/Highway-v0", "rule", deadline=False, limits=path))
+    limits = load_limits(path, env.state_schema, env.action_spec, env.period)
+    assert f"limits of {path}, hash {limits.hash}" in stand.account.notes
+    info, sent, bound = stand.env.reset(seed=FIRST)[1], [0.0], 0
+    stand.arm.reset(FIRST)
+    for _ in range(40):
+        outcome = stand.arm.act(info["state"])
+        sent.append(float(outcome.action[1]))
+        bound += outcome.source != "policy"
+        info = stand.env.step(outcome.action)[-1]
+    assert bound > 0 and 0 < max(sent) <= limits.boxes(1.0)[1].high
+    assert max(np.diff(sent)) <= limits.deltas(env.period)[1][0]
+
+
+def test_limits_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "limits.json"
+    path.write_text('{"wmrt_limits": 1, "actions": {}}')
+    said = error_line(capsys, "--model", "rule", "--limits", str(path))
+    assert f"{path}: actions lacks 'steering'" in said
+    none = str(tmp_path / "none.json")
+    assert "cannot be read" in error_line(capsys, "--model", "expert", "--limits", none)
+    assert "random has none" in error_line(capsys, "--model", "random", "--limits", str(path))
+    bare = ["--model", "rule", "--no-breakers", "--limits", str(path)]
+    assert "--no-breakers takes them away" in error_line(capsys, *bare)
 
 
 def test_several_processes_drive_the_same_episodes() -> None:

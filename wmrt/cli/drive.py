@@ -63,6 +63,12 @@ if TYPE_CHECKING:
     help="Processes, one thread each; more than one share the cores, so no deadline is enforced.",
 )
 @out_option(help="Write report.html and episode.gif there.")
+@click.option(
+    "--limits",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Limits of the breakers, as save_limits writes them; default the actuators' own.",
+)
 @click.option("--no-breakers", is_flag=True, help="Send the driver's actions as they are.")
 @click.option(
     "--no-deadline",
@@ -98,6 +104,7 @@ def command(
     seed: int,
     jobs: int,
     out: Path | None,
+    limits: Path | None,
     no_breakers: bool,
     no_deadline: bool,
     record: Path | None,
@@ -120,7 +127,7 @@ def command(
         check_place(record, seeds)
     plan = Plan(
         env_name, model, recipe, device, not no_breakers, deadline, threads, executor,
-        None if record is None else str(record), _planner(planner, planner_budget),
+        None if record is None else str(record), _planner(planner, planner_budget), limits,
     )  # fmt: skip
     _run(plan, seeds, jobs, out, json_path)
 

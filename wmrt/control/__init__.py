@@ -9,6 +9,7 @@ from wmrt.control.clock import StepClock
 from wmrt.control.controller import Controller
 from wmrt.control.defaults import default_limits
 from wmrt.control.driving import DrivenStep, drive
+from wmrt.control.limits_file import load_limits, save_limits
 from wmrt.control.loop import LoopReport, Observed, run_loop
 from wmrt.control.predict import PredictPolicy
 from wmrt.control.protocol import Outcome, Policy, Recorder, StepInputs
@@ -31,7 +32,9 @@ __all__ = [
     "StepInputs",
     "default_limits",
     "drive",
+    "load_limits",
     "run_loop",
+    "save_limits",
 ]
 
 

@@ -4,6 +4,7 @@ from wmrt.safety.breakers import Breakers
 from wmrt.safety.decision import Decision, Proposal
 from wmrt.safety.events import Event, EventRing, Finding, describe
 from wmrt.safety.limits import DimLimit, Limits, StateLimit
+from wmrt.safety.limits_form import tighten, to_document
 from wmrt.safety.table import RULES, Cause, Level, State
 
 __all__ = [
@@ -21,4 +22,6 @@ __all__ = [
     "State",
     "StateLimit",
     "describe",
+    "tighten",
+    "to_document",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING, Any
 
 from wmrt.core.errors import SafetyError
@@ -26,9 +27,15 @@ def check_numbers(limits: Limits) -> None:
             raise SafetyError(f"limits: {name} must be a whole number of at least 1, got {value!r}")
 
 
+def is_number(value: object) -> bool:
+    """A finite number that a float can hold; no flag."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return abs(value) <= sys.float_info.max
+
+
 def _require(name: str, value: Any, low: float, high: float, open_low: bool = False) -> None:
-    number = isinstance(value, (int, float)) and math.isfinite(value)
-    if not number or not low <= value <= high or (open_low and value == low):
+    if not is_number(value) or not low <= value <= high or (open_low and value == low):
         bounds = f"{'above' if open_low else 'at least'} {low:g} and at most {high:g}"
         raise SafetyError(f"limits: {name} must be a finite number {bounds}, got {value!r}")
 
@@ -50,10 +57,10 @@ def check_dim(dim: ActionDim, limit: DimLimit, rest: float) -> None:
             f"limits: {dim.name} rates up {limit.rate_up}, down {limit.rate_down} must be above 0 "
             f"and at most the actuator's {dim.rate_up}, {dim.rate_down} {dim.unit}/s"
         )
-    if not (math.isfinite(limit.agree) and limit.agree >= 0):
+    if not (is_number(limit.agree) and limit.agree >= 0):
         raise SafetyError(f"limits: {dim.name} agree must be at least 0, got {limit.agree}")
     low, high = dim.to_normalised(limit.low), dim.to_normalised(limit.high)
-    if not (math.isfinite(rest) and low <= rest <= high):
+    if not (is_number(rest) and low <= rest <= high):
         raise SafetyError(
             f"limits: neutral of {dim.name} must be normalised, in [{low:g}, {high:g}], got {rest}"
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 from wmrt.core.errors import SafetyError
 from wmrt.core.types import ActionSpec
 from wmrt.safety.float32 import narrow
-from wmrt.safety.limit_checks import check_dim, check_numbers
+from wmrt.safety.limit_checks import check_dim, check_numbers, is_number
 
 
 @dataclass(frozen=True)
@@ -113,9 +112,7 @@ class Limits:
         if len(set(names)) != len(names):
             raise SafetyError(f"limits: state fields must be different, got {names}")
         for bound in self.state:
-            if not (
-                math.isfinite(bound.low) and math.isfinite(bound.high) and bound.low < bound.high
-            ):
+            if not (is_number(bound.low) and is_number(bound.high) and bound.low < bound.high):
                 raise SafetyError(
                     f"limits: state {bound.name!r} needs finite low < high, got "
                     f"[{bound.low}, {bound.high}] {bound.unit}"

@@ -14,6 +14,7 @@ import numpy as np
 from wmrt.cli.driving.episode import Arm, Outcome
 from wmrt.cli.driving.records import Records
 from wmrt.control import Channel, Controller, Policy, Recorder, StepClock
+from wmrt.safety import Breakers, Limits
 
 #: Control arms, and what is said of each beside its results.
 CONTROL_ARMS = {
@@ -140,7 +141,8 @@ class ControlledArm:
 
 @dataclass(frozen=True)
 class Guard:
-    """Breakers of a run: the opinions of level 3, whether the deadline is enforced, the recordings.
+    """Breakers of a run: the opinions of level 3, whether the deadline is enforced, limits that are
+    not the default ones, the recordings.
 
     Processes that share cores would miss deadlines for reasons that are not the model's, so several
     of them drive without.
@@ -149,6 +151,7 @@ class Guard:
     channels: tuple[Channel, ...] = ()
     deadline: bool = True
     records: Records | None = None
+    limits: Limits | None = None
 
 
 def make_arm(policy: Policy, env: Any, guard: Guard | None) -> Arm:
@@ -170,6 +173,7 @@ def make_arm(policy: Policy, env: Any, guard: Guard | None) -> Arm:
             policy,
             env.period,
             deadline,
+            None if guard.limits is None else Breakers(guard.limits),
             fallback=fallback,
             recorder=recorder,
             channels=guard.channels,

@@ -11,7 +11,7 @@ from wmrt.cli.driving.arms import CONTROL_ARMS, POLICIES, Guard, make_arm
 from wmrt.cli.driving.environment import open_environment
 from wmrt.cli.driving.episode import Arm
 from wmrt.cli.driving.records import Records
-from wmrt.control import Channel, Policy, default_limits
+from wmrt.control import Channel, Policy, default_limits, load_limits
 from wmrt.control.planning import MPPI, Planner
 from wmrt.core.errors import CheckpointError, UsageError
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 WARM_UP = 3
 #: For a checkpoint that holds float weights; a packed one runs as it is packed.
 DEFAULT_RECIPE = "nvfp4"
+NO_VOTE = "breakers at levels 0 to 2: a control arm has no second opinion to vote with"
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Plan:
 
     ``threads`` is what a model computes with; None leaves it to the executor. ``record`` is where
     recordings go; see `wmrt.cli.driving.records`. ``planner`` is put around the model, None for the
-    model as it is.
+    model as it is. ``limits`` is a file of limits for the breakers, None for the default ones.
     """
 
     env: str
@@ -44,6 +45,7 @@ class Plan:
     executor: str = "auto"
     record: str | None = None
     planner: MPPI | None = None
+    limits: Path | None = None
 
     @property
     def model_options(self) -> dict[str, Any]:
@@ -95,6 +97,9 @@ def set_up(plan: Plan) -> Stand:
     if plan.planner is not None and (plan.arm != "model" or not plan.breakers):
         why = "without breakers" if plan.arm == "model" else f"{plan.arm} has no model to plan with"
         raise UsageError(f"--planner: {why}; it plans with a model's imagination, behind breakers")
+    if plan.limits is not None and (plan.arm == "random" or not plan.breakers):
+        what = "random has none" if plan.breakers else "--no-breakers takes them away"
+        raise UsageError(f"--limits {plan.limits}: they belong to breakers, and {what}")
     env = open_environment(plan.env)
     if plan.arm != "model":
         return _control_arm(plan, env)
@@ -108,11 +113,15 @@ def _control_arm(plan: Plan, env: Any) -> Stand:
         )
     guarded = plan.breakers and plan.arm != "random"
     records = _records(plan, guarded)
-    guard = Guard(deadline=plan.deadline, records=records) if guarded else None
+    guard = _guard(plan, env, records) if guarded else None
     account = Account(
         levels=(0, 1, 2) if guarded else (),
         deadline_s=env.period if guarded and plan.deadline else None,
-        notes=(f"{plan.arm}: {CONTROL_ARMS[plan.arm]}", *_breaker_note(plan, guarded)),
+        notes=(
+            f"{plan.arm}: {CONTROL_ARMS[plan.arm]}",
+            *((NO_VOTE,) if guarded else ()),
+            *_guard_note(plan, guard),
+        ),
     )
     return Stand(env, make_arm(POLICIES[plan.arm](env), env, guard), account, records)
 
@@ -126,10 +135,19 @@ def _records(plan: Plan, guarded: bool) -> Records | None:
     return Records(Path(plan.record), {"env": plan.env, "model_name": plan.model})
 
 
-def _breaker_note(plan: Plan, guarded: bool) -> tuple[str, ...]:
-    if guarded:
-        return ("breakers at levels 0 to 2: a control arm has no second opinion to vote with",)
-    return () if plan.arm == "random" else ("no breakers",)
+def _guard(plan: Plan, env: Any, records: Records | None) -> Guard:
+    """Breakers as the plan says, before there are channels."""
+    guard = Guard(deadline=plan.deadline, records=records)
+    if plan.limits is None:
+        return guard
+    limits = load_limits(plan.limits, env.state_schema, env.action_spec, env.period)
+    return replace(guard, limits=limits)
+
+
+def _guard_note(plan: Plan, guard: Guard | None) -> tuple[str, ...]:
+    if guard is None:
+        return () if plan.arm == "random" else ("no breakers",)
+    return () if guard.limits is None else (f"limits of {plan.limits}, hash {guard.limits.hash}",)
 
 
 def _model_arm(plan: Plan, env: Any) -> Stand:
@@ -144,6 +162,8 @@ def _model_arm(plan: Plan, env: Any) -> Stand:
     recipe = plan.recipe
     if recipe is None and not packed:
         recipe = DEFAULT_RECIPE
+    records = _records(plan, plan.breakers)
+    guard = _guard(plan, env, records) if plan.breakers else None
     model = WorldModel.from_checkpoint(checkpoint, recipe=recipe, **plan.model_options)
     report = model.report()
     account = Account(
@@ -153,10 +173,8 @@ def _model_arm(plan: Plan, env: Any) -> Stand:
         model_sha256=checkpoint.weights_sha256,
         resident_bytes=report.resident_bytes,
         report=report.to_json(),
-        notes=(*_origin_note(checkpoint), *(() if plan.breakers else ("no breakers",))),
+        notes=(*_origin_note(checkpoint), *_guard_note(plan, guard)),
     )
-    records = _records(plan, plan.breakers)
-    guard = Guard(deadline=plan.deadline, records=records) if plan.breakers else None
     if guard is not None and packed:
         note = "breakers at levels 0 to 2: a packed checkpoint has no bf16 form to vote with"
         account = replace(account, notes=(*account.notes, note))
@@ -185,7 +203,9 @@ def _with_planner(
     """The model drives, or a planner around it."""
     if plan.planner is None:
         return Stand(env, make_arm(model, env, guard), account, records)
-    limits = default_limits(env.state_schema, env.action_spec, env.period)
+    limits = None if guard is None else guard.limits
+    if limits is None:
+        limits = default_limits(env.state_schema, env.action_spec, env.period)
     planner = plan.planner.around(model, limits, account.deadline_s or math.inf)
     account = replace(account, planner=_planner_facts(planner))
     return Stand(env, make_arm(planner, env, guard), account, records, planner)
