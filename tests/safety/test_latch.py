@@ -137,6 +137,11 @@ def test_emergency_stop_pressed_and_released_between_two_steps_latches() -> None
     assert rig.step((0.1, 0.1)).after is State.LATCHED
     rig.breakers.reset_latch("Ada")  # the button is out again: nothing persists
     assert rig.causes() == ["estop", "operator_reset"]
+    assert rig.breakers.stops == 1
+    rig.breakers.estop()
+    assert rig.breakers.stops == 1  # not yet acted on
+    rig.step((0.0, 0.0))
+    assert rig.breakers.stops == 2
 
 
 def test_emergency_stop_in_the_middle_of_a_step() -> None:
