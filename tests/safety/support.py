@@ -34,17 +34,38 @@ def limits(spec: ActionSpec = DRIVING, **options: Any) -> Limits:
     return Limits.from_spec(spec, **options)
 
 
+def start_of(made: Limits, measured: Sequence[float] | None = None) -> tuple[float, ...]:
+    """Where an episode starts, by numpy: float32, inside the range of each actuator."""
+    values = made.neutral if measured is None else measured
+    start = []
+    for dim, own, value in zip(made.spec.dims, made.dims, values, strict=True):
+        low, high = dim.to_normalised(own.low), dim.to_normalised(own.high)
+        near = np.float32(min(max(value, low), high))
+        if float(near) > high:
+            near = np.nextafter(near, np.float32(-2))
+        if float(near) < low:
+            near = np.nextafter(near, np.float32(2))
+        start.append(float(near))
+    return tuple(start)
+
+
 class Watch:
     """Checks every action that leaves against the ones seen before, never asking the breakers.
 
-    Bounds: finite, float32, in [-1, 1]; from the last action at most the rate times the time that
-    passed (none if the clock did not advance, at most two periods), and at most the rate times one
-    nominal period per step. The slack of 1e-15 is four ulps of float64 at the bound.
+    Bounds: finite, float32, in the range of its actuator; from the last action at most the rate
+    times the time that passed: none if the clock did not advance, one period for the first one, and
+    no more than what is stated for one step, which is one period or two. The slack of 1e-15 is four
+    ulps of float64 at the bound.
+
+    Args:
+        made: of these the stated values alone are read; or actuators, for their own limits.
+        start: the action at the start, else neutral.
     """
 
-    def __init__(self, spec: ActionSpec, start: Sequence[float], period: float = PERIOD) -> None:
-        self.spec, self.period = spec, period
-        self.restart(start)
+    def __init__(self, made: Limits | ActionSpec, start: Sequence[float] | None = None) -> None:
+        self.made = limits(made) if isinstance(made, ActionSpec) else made
+        assert 0 < self.made.step_periods <= 2
+        self.restart(start_of(self.made) if start is None else start)
         self.seen = 0
 
     def restart(self, start: Sequence[float]) -> None:
@@ -52,17 +73,18 @@ class Watch:
         self.at: int | None = None
 
     def see(self, now_ns: int, action: Sequence[float]) -> None:
-        dt = self.period if self.at is None else (now_ns - self.at) * 1e-9
-        by_clock = min(max(dt, 0.0), 2 * self.period)
-        assert len(action) == len(self.spec)
-        for dim, before, value in zip(self.spec.dims, self.last, action, strict=True):
+        dt = self.made.period if self.at is None else (now_ns - self.at) * 1e-9
+        seconds = min(max(dt, 0.0), self.made.step_periods * self.made.period)
+        assert len(action) == len(self.made.spec)
+        pairs = zip(self.made.spec.dims, self.made.dims, strict=True)
+        for (dim, own), before, value in zip(pairs, self.last, action, strict=True):
             context = f"{dim.name}: {before!r} -> {value!r} after {dt} s"
-            assert math.isfinite(value) and -1.0 <= value <= 1.0, context
+            low, high = dim.to_normalised(own.low), dim.to_normalised(own.high)
+            assert math.isfinite(value) and low <= value <= high, context
             assert float(np.float32(value)) == value, f"{context}: not a float32"
-            for seconds in (by_clock, self.period):
-                up, down = dim.max_delta(seconds)
-                assert value - before <= up * (1 + 1e-15), f"{context}, allowed {up}"
-                assert before - value <= down * (1 + 1e-15), f"{context}, allowed {down}"
+            scale = 2.0 * seconds / (dim.high - dim.low) * (1 + 1e-15)
+            assert value - before <= own.rate_up * scale, context
+            assert before - value <= own.rate_down * scale, context
         self.last, self.at = [float(value) for value in action], now_ns
         self.seen += 1
 
@@ -72,7 +94,7 @@ class Rig:
 
     def __init__(self, spec: ActionSpec = DRIVING, **options: Any) -> None:
         self.breakers = Breakers(limits(spec, **options), events=100_000)
-        self.watch = Watch(spec, self.breakers.reference)
+        self.watch = Watch(self.breakers.limits)
         self.now_ns = 0
 
     def step(self, action: Any, dt: float = PERIOD, **rest: Any) -> Decision:

@@ -124,7 +124,6 @@ def test_a_late_step_gains_nothing_per_step() -> None:
 def test_two_periods_per_step_can_be_had() -> None:
     rig = Rig(step_periods=2.0)
     rig.step((0.0, 0.0))
-    rig.watch.period = 2 * PERIOD
     assert rig.step((0.0, 0.6), dt=0.2).action[1] == pytest.approx(0.6, abs=2 * ULP)
     assert rig.step((0.0, 0.9), dt=0.1).action[1] == pytest.approx(0.9, abs=2 * ULP)
 

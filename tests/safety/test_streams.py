@@ -6,15 +6,16 @@ import math
 import os
 import random
 import struct
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.safety.support import DRIVING, ODD, PERIOD_NS, Watch, limits
+from tests.safety.support import DRIVING, ODD, PERIOD_NS, Watch, limits, start_of
 from wmrt.core.errors import SafetyError
 from wmrt.core.types import ActionSpec
-from wmrt.safety import Breakers, Cause, Finding, Limits, Proposal, State, StateLimit
+from wmrt.safety import Breakers, Cause, DimLimit, Finding, Limits, Proposal, State, StateLimit
 
 FULL = os.environ.get("WMRT_FULL") == "1"
 BAD = Finding("speed", "required")
@@ -29,7 +30,7 @@ class Run:
     def __init__(self, made: Limits) -> None:
         self.limits = made
         self.breakers = Breakers(made, events=1 << 14)
-        self.watch = Watch(made.spec, self.breakers.reference, made.period)
+        self.watch = Watch(made)
         self.now_ns = 0
         self.log: list[bytes] = []
 
@@ -53,8 +54,8 @@ def calm_action(rng: random.Random, run: Run) -> tuple[float, ...]:
     """A move that every level allows, in HALF_OPEN and on a clock that jitters too."""
     deltas = run.limits.deltas(0.3 * run.limits.period)
     return tuple(
-        min(max(last + rng.uniform(-down, up), -1.0), 1.0)
-        for last, (up, down) in zip(run.watch.last, deltas, strict=True)
+        min(max(last + rng.uniform(-down, up), box.low), box.high)
+        for last, (up, down), box in zip(run.watch.last, deltas, run.limits.boxes(1.0), strict=True)
     )
 
 
@@ -108,11 +109,11 @@ def wild_dt(rng: random.Random) -> int:
 def operate(rng: random.Random, run: Run, kind: int) -> None:
     """What people and programs do between two steps."""
     breakers = run.breakers
+    measured = rng.choice((None, [rng.uniform(-1.2, 1.2) for _ in run.limits.spec.dims]))
     try:
         if kind == 0:
-            measured = [rng.uniform(-1.2, 1.2) for _ in run.limits.spec.dims]
-            breakers.reset(rng.choice((None, measured)))
-            run.watch.restart(breakers.reference)
+            breakers.reset(measured)
+            run.watch.restart(start_of(run.limits, measured))
         elif kind == 1:
             breakers.estop(rng.random() < 0.5)
         elif kind == 2:
@@ -123,7 +124,9 @@ def operate(rng: random.Random, run: Run, kind: int) -> None:
         elif kind == 4:
             breakers.reset_latch("Ada")
         else:
-            breakers.engage("Ada")
+            breakers.engage("Ada", measured)
+            if measured is not None:
+                run.watch.restart(start_of(run.limits, measured))
     except SafetyError as error:
         run.log.append(str(error).encode())
 
@@ -169,22 +172,35 @@ def stream(made: Limits, seed: int, steps: int) -> Run:
 MADE = {
     "driving": limits(state=STATES, latch_opens=8),
     "odd": limits(ODD, neutral=(-1.0, 0.37, 0.1), state=STATES, heal_steps=3, trip_window=0.5),
+    "tight": replace(
+        limits(ODD, neutral=(0.1, 0.0, -0.2)),
+        dims=(
+            DimLimit("valve", "bar", 1.9, 2.6, 1.1, 0.7, 0.2),
+            DimLimit("wheel", "rpm", -100.0, 500.0, 4001.0, 1000.0, 400.0),
+            DimLimit("arm", "deg", -3.3, 3.4, 0.2, 0.1, 0.1),
+        ),
+        step_periods=2.0,
+    ),
     "strict": limits(
         range_tolerance=0.0, rate_tolerance=0.0, wall_tolerance=0.0, trip_limit=1, latch_opens=5
     ),
 }
 
 
+STEPS = 1_000_000 if FULL else 100_000
+
+
 def test_random_streams(seed: int) -> None:
-    reached = set()
+    reached, steps = set(), 0
     for made in MADE.values():
-        run = stream(made, seed, 200_000 if FULL else 20_000)
+        run = stream(made, seed, STEPS // len(MADE))
         stats = run.breakers.stats()
         print(stats)
-        assert run.watch.seen >= 20_000
+        steps += run.watch.seen
         assert all(stats["steps_in"].values()), "every state was visited"
         assert all(stats["trips"].values()), "every level tripped"
         reached |= {cause for cause, count in stats["counts"].items() if count}
+    assert steps >= STEPS
     only_reported_by_a_controller = {"note", "channel", "deadline", "starved"}
     assert reached | only_reported_by_a_controller == {cause.value for cause in Cause}
 
@@ -198,7 +214,7 @@ def test_the_same_stream_gives_the_same_bits(seed: int) -> None:
 
 
 ANY_FLOAT = st.floats() | st.sampled_from(NUMBERS)
-STEPS = st.lists(
+STREAMS = st.lists(
     st.tuples(
         st.integers(-(10**9), 10**9) | st.just(PERIOD_NS),
         st.tuples(ANY_FLOAT, ANY_FLOAT, ANY_FLOAT) | st.none(),
@@ -208,7 +224,7 @@ STEPS = st.lists(
 )
 
 
-@given(STEPS, st.sampled_from([DRIVING, ODD]))
+@given(STREAMS, st.sampled_from([DRIVING, ODD]))
 @settings(max_examples=1_000 if FULL else 150)
 def test_any_short_stream(steps: list[Any], spec: ActionSpec) -> None:
     run = Run(limits(spec))
@@ -231,7 +247,7 @@ def test_one_step_under_any_limits(
     spec = ActionSpec((ActionDim("x", "m", low, low + width, up, down),))
     run = Run(limits(spec, period=period))
     run.breakers.reset((start,))
-    run.watch.restart(run.breakers.reference)
+    run.watch.restart(start_of(run.limits, (start,)))
     for _ in range(3):
         run.now_ns += dt
         run.step(Proposal((goal,)), [], None, None)

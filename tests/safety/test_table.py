@@ -8,7 +8,7 @@ import pytest
 
 from tests.safety.support import limits
 from wmrt.safety import RULES, Cause, Finding, Level, State
-from wmrt.safety.machine import Machine
+from wmrt.safety.machine import LATCHING, Machine
 from wmrt.safety.table import PASSING
 
 LETTERS = {
@@ -118,3 +118,16 @@ def test_a_trip_counts_once_per_level_and_step() -> None:
             machine.fire(Cause.RATE)
     assert machine.trips[Level.RATE] == 2
     assert machine.counts[Cause.RATE] == 6
+
+
+def test_what_counts_as_an_opening_leads_to_open_or_nowhere() -> None:
+    moves = [(s, to) for rule in RULES.values() if rule.opening for s, to in rule.to.items()]
+    assert {to for state, to in moves if to is not state} == {State.OPEN}
+
+
+def test_the_tables_cannot_be_altered() -> None:
+    assert isinstance(PASSING, frozenset) and isinstance(LATCHING, frozenset)
+    assert set(LATCHING) == {Cause.OPENED_REPEATEDLY, Cause.ESTOP, Cause.INTERNAL}
+    for table in (RULES, *(rule.to for rule in RULES.values())):
+        with pytest.raises(TypeError):
+            table[next(iter(table))] = None  # type: ignore[index]

@@ -74,11 +74,7 @@ class Machine:
         if after is not before:
             self.state = after
             self._streak = 0
-            if (
-                after is State.OPEN
-                and rule.opening
-                and self._often(self._open_times, self._limits.latch_window)
-            ):
+            if rule.opening and self._often(self._open_times, self._limits.latch_window):
                 self.fire(Cause.OPENED_REPEATEDLY, Finding("", "openings", len(self._open_times)))
 
     def range_trip(self, finding: Finding) -> None:
