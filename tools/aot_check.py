@@ -102,6 +102,17 @@ def chosen(cases: Sequence[Any], names: Sequence[str], targets: Sequence[int]) -
     ]
 
 
+def assembled(pairs: Sequence[tuple[Any, int]]) -> list[tuple[Any, int]]:
+    """Those that the installed triton has an assembler for; says which capability it lacks."""
+    from wmrt.kernels.triton import library
+
+    version = library.triton_version()
+    for target in sorted({target for _, target in pairs}):
+        if not library.assembles(target, version):
+            click.echo(f"left out: this triton has no assembler for sm_{target}", err=True)
+    return [pair for pair in pairs if library.assembles(pair[1], version)]
+
+
 def show(rows: Sequence[Mapping[str, Any]]) -> None:
     """The table (LDL: spills; bits: of the narrowest load of weights; i/w: instructions a weight),
     and in words what is broken."""
@@ -155,7 +166,7 @@ def main(
     unused = limits.unused(cases)
     if unused:
         raise UsageError(f"exceptions of {aot_limits.PATH} that no case has: {', '.join(unused)}")
-    pairs = chosen(cases, names, targets)
+    pairs = assembled(chosen(cases, names, targets))
     click.echo(f"triton {limits.triton}: {len(pairs)} compilations", err=True)
     rows = check(track(pairs, "compiling"), limits, {} if keep else kept_rows())
     show(rows)

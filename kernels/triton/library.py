@@ -17,9 +17,17 @@ FIRST, BEYOND = (3, 6), (3, 10)
 #: Whether a product and a sum become one instruction that rounds once. Said at every compilation:
 #: triton's default changes with 3.10.
 FP_FUSION = True
+#: Releases whose assembler first knew a capability, where that is later than `FIRST`: the one of
+#: 3.6.0 ends with "Value 'sm_110a' is not defined".
+_ASSEMBLED_FROM = {110: (3, 7)}
 #: Compute capabilities that the kernels compile for: Ampere and later, Jetson Orin (87) and Thor
 #: (110) among them.
 CAPABILITIES = (80, 86, 87, 89, 90, 100, 103, 110, 120, 121)
+
+
+def assembles(capability: int, version: tuple[int, int]) -> bool:
+    """Whether that release of triton brings an assembler for ``capability``."""
+    return version >= _ASSEMBLED_FROM.get(capability, FIRST)
 
 
 def releases() -> list[str]:
@@ -76,8 +84,13 @@ def require_kernels(device: torch.device | str | int = "cuda") -> int:
     Raises:
         MissingExtraError, UnsupportedError, UsageError: as `triton_version` and `capability`.
     """
-    number = capability(device)
-    triton_version()
+    number, version = capability(device), triton_version()
+    if not assembles(number, version):
+        first = _dotted(_ASSEMBLED_FROM[number])
+        raise UnsupportedError(
+            f"triton {_dotted(version)} has no assembler for compute capability {number}; install "
+            f"triton {first} or later, or use executor=eager"
+        )
     return number
 
 

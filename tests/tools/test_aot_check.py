@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from tools import aot_check
 from wmrt.core.errors import UsageError
-from wmrt.kernels.triton import aot, aot_cases
+from wmrt.kernels.triton import aot, aot_cases, library
 
 CASES = aot_cases.cases()
 
@@ -91,6 +91,15 @@ def test_worse_than_kept_ends_with_status_1(compiler: Compiler) -> None:
     got = run()
     assert got.exit_code == 1 and "rms_norm.256 sm_87: registers 33, was 32" in got.output
     assert run("--keep").exit_code == 0 and run().exit_code == 0
+
+
+def test_what_no_assembler_is_there_for_is_left_out(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "triton_version", lambda: (3, 6))
+    got = run("--case", "rms_norm.256")
+    assert got.exit_code == 0 and "left out: this triton has no assembler for sm_110" in got.output
+    assert [target for _, target in compiler.asked] == [87, 89, 90, 120]
 
 
 def test_keeping_some_leaves_the_others(compiler: Compiler) -> None:

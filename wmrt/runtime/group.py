@@ -13,13 +13,9 @@ from numpy.typing import NDArray
 from wmrt.core.errors import UnsupportedError, UsageError
 from wmrt.kernels.native.step import DECODE, HEAD, PREDICT, ROBOTS, TRUNK
 from wmrt.model.encoded import Encoded
+from wmrt.runtime.array_session import next_integers, other_columns
 from wmrt.runtime.checks import check_action
-from wmrt.runtime.native_session import (
-    NativeSession,
-    next_integers,
-    other_columns,
-    output_of,
-)
+from wmrt.runtime.native_session import NativeSession, output_of
 from wmrt.runtime.native_state import NativeState
 from wmrt.runtime.snapshot import Snapshot
 from wmrt.runtime.step import Step

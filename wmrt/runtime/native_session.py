@@ -10,16 +10,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wmrt.kernels.native.step import DECODE, HEAD, PREDICT, ROBOTS, TRUNK
+from wmrt.kernels.native.step import DECODE, HEAD, PREDICT, TRUNK
 from wmrt.model.heads import Prediction
 from wmrt.model.network import Network
-from wmrt.model.schema import UNKNOWN
+from wmrt.runtime.array_session import ArraySession
 from wmrt.runtime.native_state import NativeExecutor, NativeState
-from wmrt.runtime.session import Choice, Output, Session
+from wmrt.runtime.session import Choice, Output
 from wmrt.runtime.step import Rollout
 
 
-class NativeSession(Session):
+class NativeSession(ArraySession):
     """`Session` over a `NativeState`. Its output tensors are views that the next step overwrites.
 
     Args:
@@ -37,10 +37,9 @@ class NativeSession(Session):
         arrays = self.state.arrays
         self.codes, self.values = arrays["codes"], arrays["values"]
         self.previous = arrays["previous"]
-        self._rows = {name: tensor.numpy() for name, tensor in arrays.items()}
+        self.rows = {name: tensor.numpy() for name, tensor in arrays.items()}
         self._views = output_of(arrays, slice(0, 1))
-        self._numbers = self.network.numeric_index.numpy()
-        self._others = other_columns(self.network)
+        self._read()
 
     @property
     def workspace_bytes(self) -> int:
@@ -62,7 +61,7 @@ class NativeSession(Session):
         previous: Sequence[float] | NDArray[np.float32],
     ) -> Output:
         """One step from encoded state [F], [F] and the action sent before [A]."""
-        rows, out = self._rows, self._views
+        rows, out = self.rows, self._views
         rows["codes"][0], rows["values"][0] = codes, values
         rows["previous"][0] = previous
         if self.choice.draws:
@@ -82,37 +81,22 @@ class NativeSession(Session):
         if self.choice.draws:  # the generator moves on with every step
             super().observe(codes, values, previous)
             return
-        rows = self._rows
+        rows = self.rows
         rows["codes"][0], rows["values"][0] = codes, values
         rows["previous"][0] = previous
         self.state.run(TRUNK)
         self.output = None
 
-    def consequences(self) -> tuple[NDArray[np.int64], float, float]:
-        """Of the last step: the next state's integers [F], reward, probability to continue."""
-        rows = self._rows
-        q = next_integers(self.network, rows, self._numbers, self._others)[0]
-        return q, float(rows["expected"][0]), float(rows["continues"][0])
-
     def foresee(self, action: NDArray[np.float32]) -> NDArray[np.int64]:
         """See `Session.foresee`. Overwrites the action and the prediction of the last output, and
         leaves what a next step reads."""
-        self._rows["action"][0] = action
+        self.rows["action"][0] = action
         self.state.run(PREDICT | DECODE)
         return self.consequences()[0]
 
-    def imagine(self, plan: Tensor) -> Rollout:
-        """See `Session.imagine`; 16 sequences share each read of the weights."""
-        parts = [self._imagine(some) for some in torch.split(plan, ROBOTS)]
-        return Rollout(
-            np.concatenate([part.q for part in parts]),
-            np.concatenate([part.reward for part in parts]),
-            np.concatenate([part.proceed for part in parts]),
-        )
-
     def _imagine(self, plan: Tensor) -> Rollout:
         assert self.output is not None  # the caller checked
-        count, steps = plan.shape[:2]
+        count = len(plan)
         state = NativeState(self.network, self.executor, count)
         rings = self.ring.repeat(count).tensors()
         for name, tensor in state.ring.tensors().items():
@@ -124,20 +108,13 @@ class NativeSession(Session):
             ("values", self.values),
         ):
             arrays[name].copy_(now.expand_as(arrays[name]))
-        rows = {name: tensor.numpy() for name, tensor in arrays.items()}
-        states, rewards, proceeds = [], [], []
-        for t in range(steps):
-            arrays["action"].copy_(plan[:, t])
+
+        def predict(action: Tensor) -> None:
+            arrays["action"].copy_(action)
             state.run(PREDICT | DECODE)
-            q = next_integers(self.network, rows, self._numbers, self._others)
-            states.append(q)
-            rewards.append(rows["expected"].copy())
-            proceeds.append(rows["continues"].copy())
-            if t + 1 < steps:
-                rows["codes"][:], rows["values"][:] = self.network.schema.encode_q(q)
-                rows["previous"][:] = rows["action"]
-                state.run(TRUNK)
-        return Rollout(np.stack(states, 1), np.stack(rewards, 1), np.stack(proceeds, 1))
+
+        rows = {name: tensor.numpy() for name, tensor in arrays.items()}
+        return self._follow(plan, rows, predict, lambda: state.run(TRUNK))
 
 
 def output_of(arrays: dict[str, Tensor], robots: slice) -> Output:
@@ -146,26 +123,3 @@ def output_of(arrays: dict[str, Tensor], robots: slice) -> Output:
     names = ("change", "missing", "category", "reward", "proceed")
     prediction = Prediction(*(part[name] for name in names))
     return Output(part["hidden"], part["logits"], part["chunk"], part["action"], prediction)
-
-
-def other_columns(network: Network) -> NDArray[np.int64]:
-    """Columns that hold no number."""
-    kinds = [column.kind for column in network.schema.columns]
-    return np.array([i for i, kind in enumerate(kinds) if kind != "numeric"], np.int64)
-
-
-def next_integers(
-    network: Network,
-    rows: dict[str, NDArray[Any]],
-    numbers: NDArray[np.int64],
-    others: NDArray[np.int64],
-) -> NDArray[np.int64]:
-    """Predicted integer state int64[B, F] from the decoded arrays; see `imagination.next_q`."""
-    q = np.full(rows["codes"].shape, UNKNOWN, np.int64)
-    if len(numbers):
-        exact = network.schema.quantize_array(rows["following"])
-        q[:, numbers] = np.where(rows["missing"] <= 0, exact, UNKNOWN)
-    if len(others):
-        category = rows["category_code"]
-        q[:, others] = np.where(category > 0, category, UNKNOWN)
-    return q

@@ -11,19 +11,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wmrt.core.errors import UnsupportedError
-from wmrt.kernels.state_arguments import MOST_ROBOTS
 from wmrt.model.network import Network
+from wmrt.runtime.array_session import ArraySession
 from wmrt.runtime.cuda_graph import CudaGraphExecutor
 from wmrt.runtime.graph_backend import GraphBackend
 from wmrt.runtime.graph_states import ResolvedGraph
-from wmrt.runtime.native_session import next_integers, other_columns
 from wmrt.runtime.session import Output, Session
 from wmrt.runtime.step import Rollout
 from wmrt.runtime.triton_model import TritonModel
 from wmrt.runtime.triton_state import DECODE, HEAD, PREDICT, TRUNK, TritonState
 
 
-class TritonSession(Session):
+class TritonSession(ArraySession):
     """`Session` over a `TritonState`. Its output tensors are views that the next step overwrites.
 
     Args:
@@ -49,8 +48,8 @@ class TritonSession(Session):
             host["action"],
             self.state.prediction,
         )
-        self._numbers = self.network.numeric_index.cpu().numpy()
-        self._others = other_columns(self.network)
+        self.rows = self.state.rows
+        self._read()
         self._mode = "off"
         self._step = self._executor("off")
 
@@ -96,7 +95,7 @@ class TritonSession(Session):
         previous: Sequence[float] | NDArray[np.float32],
     ) -> Output:
         """One step from encoded state [F], [F] and the action sent before [A]."""
-        rows, out = self.state.rows, self._views
+        rows, out = self.rows, self._views
         rows["codes"][0], rows["values"][0] = codes, values
         rows["previous"][0] = previous
         if self.choice.draws:
@@ -111,46 +110,24 @@ class TritonSession(Session):
         self.output = out
         return out
 
-    def consequences(self) -> tuple[NDArray[np.int64], float, float]:
-        """Of the last step: the next state's integers [F], reward, probability to continue."""
-        rows = self.state.rows
-        q = next_integers(self.network, rows, self._numbers, self._others)[0]
-        return q, float(rows["expected"][0]), float(rows["continues"][0])
-
-    @torch.inference_mode()
-    def imagine(self, plan: Tensor) -> Rollout:
-        """See `Session.imagine`; 16 sequences share each read of the weights."""
-        parts = [self._imagine(some) for some in torch.split(plan, MOST_ROBOTS)]
-        return Rollout(
-            np.concatenate([part.q for part in parts]),
-            np.concatenate([part.reward for part in parts]),
-            np.concatenate([part.proceed for part in parts]),
-        )
-
     def _imagine(self, plan: Tensor) -> Rollout:
         assert self.output is not None  # the caller checked
-        count, steps = plan.shape[:2]
+        count = len(plan)
         state = TritonState(self.network, self.model, count)
+        rings = self.ring.repeat(count).tensors()
         for name, tensor in state.ring.tensors().items():
-            tensor.copy_(getattr(self.ring.repeat(count), name))
-        rows = state.rows
+            tensor.copy_(rings[name])
         state.arrays["hidden"].copy_(self.output.hidden.expand(count, -1))
+        rows = state.rows
         rows["codes"][:], rows["values"][:] = self.codes.cpu().numpy(), self.values.cpu().numpy()
-        states, rewards, proceeds = [], [], []
-        for t in range(steps):
-            state.arrays["action"].copy_(plan[:, t])
+
+        def predict(action: Tensor) -> None:
+            state.arrays["action"].copy_(action)
             state.embed_action()
             state.run(PREDICT | DECODE)
             self._step.wait()
-            q = next_integers(self.network, rows, self._numbers, self._others)
-            states.append(q)
-            rewards.append(rows["expected"].copy())
-            proceeds.append(rows["continues"].copy())
-            if t + 1 < steps:
-                rows["codes"][:], rows["values"][:] = self.network.schema.encode_q(q)
-                rows["previous"][:] = plan[:, t].numpy()
-                state.run(TRUNK)
-        return Rollout(np.stack(states, 1), np.stack(rewards, 1), np.stack(proceeds, 1))
+
+        return self._follow(plan, rows, predict, lambda: state.run(TRUNK))
 
     @torch.inference_mode()
     def take(self, other: Session) -> None:

@@ -71,7 +71,7 @@ def violations(case: AotCase, capability: int = 87) -> list[str]:
 
 def pairs() -> list[Any]:
     """Every case for every target; in short one of each operation, drawn anew in every run."""
-    every = [(case, target) for case in CASES for target in case.targets]
+    every = aot_check.assembled([(case, target) for case in CASES for target in case.targets])
     if not FULL:
         draw = random.Random(os.environ["WMRT_TEST_SEED"])
         quick = [pair for pair in every if not pair[0].slow]
