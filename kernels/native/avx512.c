@@ -10,7 +10,7 @@ typedef struct {
 } unit;
 
 /* E2M1 as 2 x E2M1 + 12, INT4 as it is stored, which is q + 8. */
-WMRT_INLINE unit decoded(int format, const uint8_t *at)
+WMRT_INLINE unit decoded(int format, const uint8_t *at, int odd)
 {
     const __m512i low = _mm512_set1_epi8(15);
     const __m512i e2m1 = _mm512_broadcast_i32x4(
@@ -23,7 +23,7 @@ WMRT_INLINE unit decoded(int format, const uint8_t *at)
         u.code[2 * h] = format == WMRT_INT4_G128 ? first : _mm512_shuffle_epi8(e2m1, first);
         u.code[2 * h + 1] = format == WMRT_INT4_G128 ? second : _mm512_shuffle_epi8(e2m1, second);
     }
-    u.scale = wmrt_scales(format, at + 128);
+    u.scale = wmrt_scales(format, at + 128, odd);
     return u;
 }
 
@@ -45,21 +45,45 @@ WMRT_INLINE float factor(int format)
     return format == WMRT_NVFP4 ? 128.0f : format == WMRT_MXFP4 ? 0.25f : 0.5f;
 }
 
+/* A row again that has odd scales: the same sums, one row of activations after the other. The
+ * factor comes before the scale, so that nothing overflows that fits in the end. */
+static __attribute__((noinline)) void odd_a8(const wmrt_tile *t, int format, int batch)
+{
+    int64_t bytes = wmrt_unit_bytes(format);
+    for (int b = 0; b < batch; b++) {
+        const uint8_t *at = t->row, *end = at + bytes * wmrt_units(t->matrix->k);
+        const wmrt_a8_unit *x = (const wmrt_a8_unit *)(t->x + t->pitch * (size_t)b);
+        __m512 sum = _mm512_setzero_ps();
+        for (; at < end; at += bytes, x++) {
+            unit u = decoded(format, at, 1);
+            __m512 dot = _mm512_mul_ps(dots(format, &u, x), _mm512_set1_ps(factor(format)));
+            sum = _mm512_fmadd_ps(_mm512_mul_ps(dot, u.scale), _mm512_load_ps(x->scale), sum);
+        }
+        wmrt_put(t, b, wmrt_total(sum));
+    }
+}
+
 /* A sum is formed in 16 lanes, one of each block of a unit, unit by unit. */
 WMRT_INLINE void packed_a8(const wmrt_tile *t, int format, int batch)
 {
     int64_t bytes = wmrt_unit_bytes(format);
     const uint8_t *at = t->row, *end = at + bytes * wmrt_units(t->matrix->k), *x = t->x;
     __m512 sum[WMRT_TILE_BATCH];
+    __m128i top = _mm_setzero_si128();
     WMRT_UNROLL for (int b = 0; b < batch; b++) sum[b] = _mm512_setzero_ps();
     for (; at < end; at += bytes, x += sizeof(wmrt_a8_unit)) {
         wmrt_fetch(at + WMRT_AHEAD);
-        unit u = decoded(format, at);
+        unit u = decoded(format, at, 0);
+        top = wmrt_top(format, top, at + 128);
         WMRT_UNROLL for (int b = 0; b < batch; b++) {
             const wmrt_a8_unit *xb = (const wmrt_a8_unit *)(x + t->pitch * (size_t)b);
             __m512 scaled = _mm512_mul_ps(dots(format, &u, xb), u.scale);
             sum[b] = _mm512_fmadd_ps(scaled, _mm512_load_ps(xb->scale), sum[b]);
         }
+    }
+    if (wmrt_is_odd(format, top)) {
+        odd_a8(t, format, batch);
+        return;
     }
     WMRT_UNROLL for (int b = 0; b < batch; b++)
         wmrt_put(t, b, wmrt_total(sum[b]) * factor(format));

@@ -47,18 +47,50 @@ WMRT_INLINE void wmrt_fetch(const uint8_t *at)
     _mm_prefetch((const char *)at + 128, _MM_HINT_T0);
 }
 
+/* The largest scale byte so far, as unsigned: what tells rows with a scale that the fast path does
+ * not take (NaN, an E4M3 with a sign, or an E8M0 of 2^105 and more, times which a sum of 2^17 may
+ * not fit a float32). No checkpoint has them; one more instruction per unit. */
+WMRT_INLINE __m128i wmrt_top(int format, __m128i top, const uint8_t *at)
+{
+    if (format == WMRT_INT4_G128)
+        return top;
+    return _mm_max_epu8(top, format == WMRT_NVFP4 ? _mm_loadu_si128((const __m128i *)at)
+                                                  : _mm_loadl_epi64((const __m128i *)at));
+}
+
+WMRT_INLINE int wmrt_is_odd(int format, __m128i top)
+{
+    if (format == WMRT_INT4_G128)
+        return 0;
+    __m128i least = _mm_set1_epi8((char)(format == WMRT_NVFP4 ? 0x7f : 0xe8));
+    return _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_max_epu8(top, least), top)) != 0;
+}
+
 /* Scales of a unit's 16 blocks, for NVFP4 times 2^-8: an E4M3 moved up by 7 bits is a float16, also
- * where it is subnormal. Those of checked weights are neither negative nor NaN. */
-WMRT_INLINE __m512 wmrt_scales(int format, const uint8_t *at)
+ * where it is subnormal. `odd` ones may be NaN, and an E4M3 negative. */
+WMRT_INLINE __m512 wmrt_scales(int format, const uint8_t *at, int odd)
 {
     if (format == WMRT_NVFP4) {
-        __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)at));
-        return _mm512_cvtph_ps(_mm256_slli_epi16(wide, 7));
+        __m128i bytes = _mm_loadu_si128((const __m128i *)at);
+        __m256i half = _mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 7);
+        if (odd) {
+            const __m256i size = _mm256_set1_epi16(0x3f80);
+            __m256i sign = _mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 8);
+            half = _mm256_and_si256(half, size);
+            __m256i nan = _mm256_and_si256(_mm256_cmpeq_epi16(half, size), _mm256_set1_epi16(0x7e00));
+            sign = _mm256_and_si256(sign, _mm256_set1_epi16((short)0x8000));
+            half = _mm256_or_si256(_mm256_or_si256(half, nan), sign);
+        }
+        return _mm512_cvtph_ps(half);
     }
     if (format == WMRT_MXFP4) { /* an E8M0 is an exponent, of which 0 is 2^-127 */
         __m128i eight = _mm_loadl_epi64((const __m128i *)at);
         __m512i wide = _mm512_cvtepu8_epi32(_mm_unpacklo_epi8(eight, eight));
         __m512i bits = _mm512_slli_epi32(wide, 23);
+        if (odd) {
+            __mmask16 nan = _mm512_cmpeq_epi32_mask(wide, _mm512_set1_epi32(0xff));
+            bits = _mm512_mask_mov_epi32(bits, nan, _mm512_set1_epi32(0x7fc00000));
+        }
         return _mm512_castsi512_ps(_mm512_max_epu32(bits, _mm512_set1_epi32(0x400000)));
     }
     int32_t pair;

@@ -13,16 +13,45 @@ WMRT_INLINE __m512 values(const __m512i half[2], int e)
     return _mm512_permutexvar_ps(_mm512_srli_epi32(half[e / 8], 8 * (e % 4) + e / 4 % 2 * 4), e2m1);
 }
 
+WMRT_INLINE float factor(int format)
+{
+    return format == WMRT_NVFP4 ? 256.0f : 1.0f;
+}
+
+/* A row again that has odd scales: the same sums, one row of activations after the other. */
+static __attribute__((noinline)) void odd_a16(const wmrt_tile *t, int format, int batch)
+{
+    int64_t bytes = wmrt_unit_bytes(format);
+    for (int b = 0; b < batch; b++) {
+        const uint8_t *at = t->row, *end = at + bytes * wmrt_units(t->matrix->k);
+        const float *x = (const float *)(t->x + t->pitch * (size_t)b);
+        __m512 sum = _mm512_setzero_ps(), part = sum;
+        for (; at < end; at += bytes, x += WMRT_UNIT) {
+            __m512i half[2] = {_mm512_loadu_si512(at), _mm512_loadu_si512(at + 64)};
+            WMRT_UNROLL for (int e = 0; e < 16; e++) {
+                __m512 own = _mm512_load_ps(x + 16 * e);
+                part = e % 8 ? _mm512_fmadd_ps(values(half, e), own, part)
+                             : _mm512_mul_ps(values(half, e), own);
+                if (e % 8 == 7)
+                    sum = _mm512_fmadd_ps(part, wmrt_scales(format, at + 128, 1), sum);
+            }
+        }
+        wmrt_put(t, b, wmrt_total(sum) * factor(format));
+    }
+}
+
 /* Eight products of each lane are added, then scaled and added to the row's 16 lanes. */
 WMRT_INLINE void packed_a16(const wmrt_tile *t, int format, int batch)
 {
     int64_t bytes = wmrt_unit_bytes(format);
     const uint8_t *at = t->row, *end = at + bytes * wmrt_units(t->matrix->k), *x = t->x;
     __m512 sum[WMRT_TILE_BATCH], part[WMRT_TILE_BATCH];
+    __m128i top = _mm_setzero_si128();
     WMRT_UNROLL for (int b = 0; b < batch; b++) sum[b] = _mm512_setzero_ps();
     for (; at < end; at += bytes, x += sizeof(wmrt_a16_unit)) {
         wmrt_fetch(at + WMRT_AHEAD);
-        __m512 scale = wmrt_scales(format, at + 128);
+        __m512 scale = wmrt_scales(format, at + 128, 0);
+        top = wmrt_top(format, top, at + 128);
         __m512i half[2] = {_mm512_loadu_si512(at), _mm512_loadu_si512(at + 64)};
         WMRT_UNROLL for (int e = 0; e < 16; e++) {
             __m512 value = values(half, e);
@@ -35,8 +64,12 @@ WMRT_INLINE void packed_a16(const wmrt_tile *t, int format, int batch)
             }
         }
     }
+    if (wmrt_is_odd(format, top)) {
+        odd_a16(t, format, batch);
+        return;
+    }
     WMRT_UNROLL for (int b = 0; b < batch; b++)
-        wmrt_put(t, b, wmrt_total(sum[b]) * (format == WMRT_NVFP4 ? 256.0f : 1.0f));
+        wmrt_put(t, b, wmrt_total(sum[b]) * factor(format));
 }
 
 /* 16 weights from element k on, as float32; of the row's last ones `count`, the others 0. */
