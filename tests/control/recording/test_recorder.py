@@ -320,7 +320,7 @@ def test_a_recording_goes_on_in_further_files(seed: int, tmp_path: Path) -> None
 def test_a_file_ends_after_so_many_chunks(tmp_path: Path) -> None:
     recorder = FileRecorder(tmp_path / "a.mcap", part_chunks=2, flush=0.02)
     made = controller(recorder)
-    until(lambda: made.act(STATE) is not None and recorder.stats()["files"] == 3)
+    until(lambda: made.act(STATE) is not None and recorder.stats()["files"] >= 3)
     recorder.close()
     assert replay(Recording(tmp_path / "a.mcap"), Habit(0.0)).identical
 
