@@ -31,12 +31,12 @@ from wmrt.core.errors import UsageError, WmrtError
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def read(package: str) -> dict[str, ast.Module]:
+def read(root: Path, package: str) -> dict[str, ast.Module]:
     """Syntax trees of a package's files, by path relative to the root."""
-    files = sorted((ROOT / package).glob("*.py"))
+    files = sorted((root / package).glob("*.py"))
     if not files:
         raise UsageError(f"{package}: no Python files there; give a folder such as wmrt/safety")
-    return {str(f.relative_to(ROOT)): ast.parse(f.read_text("utf-8")) for f in files}
+    return {str(f.relative_to(root)): ast.parse(f.read_text("utf-8")) for f in files}
 
 
 def explained(path: Path | None) -> dict[str, str]:
@@ -117,6 +117,7 @@ def complaint(results: Mapping[str, Any]) -> str | None:
 @click.option("--explained", "table", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--leave-out", multiple=True, metavar="ID", help="A test that takes too long for it.")
 @click.option("--jobs", type=click.IntRange(1), default=machine.usable_cpus, metavar="N")
+@click.option("--root", type=click.Path(file_okay=False, path_type=Path), default=ROOT, hidden=True)
 @click.option("--only", default="", metavar="TEXT", help="Mutants whose name holds TEXT.")
 @json_option
 def main(
@@ -125,18 +126,19 @@ def main(
     table: Path | None,
     leave_out: tuple[str, ...],
     jobs: int,
+    root: Path,
     only: str,
     json_path: Path | None,
 ) -> None:
     """Change every line of PACKAGE, one change at a time; the tests in TESTS have to notice."""
     began = time.monotonic()
-    trees = read(package)
+    trees = read(root, package)
     enums = enumerations(list(trees.values()))
     chosen = [m for file, tree in trees.items() for m in mutants(tree, file, enums)]
     chosen = [mutant for mutant in chosen if only in mutant.name]
     if not chosen:
         raise UsageError(f"--only {only}: no mutant of {package} has that in its name")
-    verdicts = judge(Suite(ROOT, tests, trees, leave_out), chosen, jobs)
+    verdicts = judge(Suite(root, tests, trees, leave_out), chosen, jobs)
     reasons = {k: v for k, v in explained(table).items() if only in k}
     results = {"package": package, "tests": tests, **summary(chosen, verdicts, reasons)}
     results["seconds"] = round(time.monotonic() - began, 1)
@@ -155,8 +157,10 @@ def main(
 
 
 if __name__ == "__main__":
-    # The same tests each time, so that a result can be repeated. Before conftest reads them.
-    os.environ |= {"WMRT_TEST_SEED": "0", "WMRT_FULL": "0", "OMP_NUM_THREADS": "1"}
+    # The same tests each time, in the same order of sets, so that a result can be repeated.
+    same = {"WMRT_TEST_SEED": "0", "WMRT_FULL": "0", "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+    if not same.items() <= os.environ.items():
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | same)
     try:
         main()
     except WmrtError as error:

@@ -92,3 +92,13 @@ def test_events_of_a_step_name_the_action_that_left_in_it() -> None:
         sent[n + 1] = decision.action
     events: list[Event] = rig.breakers.events.snapshot()
     assert events and all(event.action_out == sent[event.step] for event in events)
+
+
+def test_the_latest_events_stay_and_come_oldest_first() -> None:
+    breakers = Breakers(limits(), events=8)
+    for n in range(20):
+        breakers.guard(n, Proposal(None), [Finding(str(n), "bad")])
+    assert [e.field for e in breakers.events.latest(3)] == ["17", "18", "19"]
+    assert [e.field for e in breakers.events.latest(99)] == [str(n) for n in range(12, 20)]
+    assert breakers.events.latest(0) == ()
+    assert len(breakers.events) == 8

@@ -164,7 +164,7 @@ class Breakers:
         """
         if pressed:
             self._estop = True
-        self._machine.estop_pressed = bool(pressed)
+        self._machine.estop_pressed = pressed
 
     def engage(self, operator: str, measured: Sequence[float] | None = None) -> None:
         """Let the policy drive again, from the measured action if given, else the last one sent.
