@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import sys
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from tests.safety.support import DRIVING, ODD, PERIOD, limits
 from wmrt.core.errors import SafetyError
 from wmrt.safety import DimLimit, Limits, StateLimit
+from wmrt.safety.limit_checks import is_number
 
 SPEED = StateLimit("speed", "m/s", 0.0, 40.0)
 
@@ -129,11 +131,15 @@ def test_a_file_may_leave_out_states_and_options() -> None:
         ({"neutral": (0.0,)}, "2 dims and 1 neutral values"),
         ({"neutral": (0.0, 1.5)}, "neutral of acceleration"),
         ({"neutral": (math.nan, 0.0)}, "neutral of steering"),
+        ({"neutral": (-1.5, 0.0)}, "neutral of steering"),
         ({"agree": {"brake": 1.0}}, "no actuator 'brake'"),
+        ({"agree": dict.fromkeys("hgfedcba", 1.0)}, "no actuator 'a'"),
         ({"agree": {"steering": -1.0}}, "agree must be at least 0"),
         ({"state": (SPEED, SPEED)}, "must be different"),
         ({"state": (StateLimit("x", "m", 1.0, 1.0),)}, "finite low < high"),
         ({"state": (StateLimit("x", "m", 0.0, math.inf),)}, "finite low < high"),
+        ({"state": (StateLimit("x", "m", -math.inf, 0.0),)}, "finite low < high"),
+        ({"state": (StateLimit("x", "m", math.nan, 0.0),)}, "finite low < high"),
     ],
 )
 def test_refusals(options: dict[str, Any], message: str) -> None:
@@ -151,7 +157,11 @@ def test_refusals(options: dict[str, Any], message: str) -> None:
         ({"low": 0.06}, "must lie within the actuator's"),
         ({"low": math.nan}, "must lie within the actuator's"),
         ({"rate_up": 0.0}, "above 0"),
+        ({"rate_up": -0.5}, "above 0"),
+        ({"rate_down": 0.0}, "above 0"),
+        ({"rate_down": -0.5}, "above 0"),
         ({"rate_up": 0.31}, "at most the actuator's"),
+        ({"rate_down": 0.31}, "at most the actuator's"),
         ({"rate_down": -1.0}, "above 0"),
         ({"rate_down": math.nan}, "above 0"),
         ({"agree": math.inf}, "agree"),
@@ -165,7 +175,75 @@ def test_refused_dims(change: dict[str, Any], message: str) -> None:
         dataclasses.replace(good, dims=dims)
 
 
+def test_no_tolerance_between_channels_can_be_had() -> None:
+    assert limits(agree={"steering": 0.0}).agree[0] == 0.0
+
+
+def test_neutral_is_a_number() -> None:
+    with pytest.raises(SafetyError, match="neutral of steering"):
+        dataclasses.replace(limits(), neutral=(True, 0.0))
+
+
 def test_one_dim_per_actuator() -> None:
     good = limits()
     with pytest.raises(SafetyError, match="1 dims and 2 neutral values for 2 actuators"):
         dataclasses.replace(good, dims=good.dims[:1])
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [
+        ("period", None, None),
+        ("trip_window", None, None),
+        ("latch_window", None, None),
+        ("step_periods", None, 2.0),
+        ("half_open_scale", None, 1.0),
+        ("range_tolerance", 0.0, 0.19),
+        ("rate_tolerance", 0.0, 0.19),
+        ("wall_tolerance", 0.0, 0.19),
+    ],
+)
+def test_the_bounds_of_every_option(name: str, least: float | None, most: float | None) -> None:
+    """``least`` None: anything above 0; ``most`` None: anything finite."""
+    good = limits()
+    low = math.ulp(0.0) if least is None else least
+    for value in (low, 1.7e308 if most is None else most):
+        if name != "period" or value == low:
+            assert getattr(dataclasses.replace(good, **{name: value}), name) == value
+    beyond = [
+        0.0 if least is None else -math.ulp(0.0),
+        -1.0,
+        -math.inf,
+        math.inf,
+        math.nan,
+        -(10**400),
+    ]
+    beyond += [] if most is None else [math.nextafter(most, 9.0)]
+    for value in beyond:
+        with pytest.raises(SafetyError, match=rf"^limits: {name} must be a finite number"):
+            dataclasses.replace(good, **{name: value})
+
+
+@pytest.mark.parametrize(
+    "name", ["trip_limit", "good_inputs", "clean_steps", "heal_steps", "latch_opens"]
+)
+def test_the_bounds_of_every_count(name: str) -> None:
+    assert getattr(limits(**{name: 1}), name) == 1
+    for value in (0, -1, 1.0, True, None, "1"):
+        with pytest.raises(
+            SafetyError, match=rf"^limits: {name} must be a whole number of at least"
+        ):
+            limits(**{name: value})
+
+
+@pytest.mark.parametrize("value", [0, 7, -7, 0.5, -0.0, sys.float_info.max, -sys.float_info.max])
+def test_numbers(value: Any) -> None:
+    assert is_number(value) is True
+
+
+@pytest.mark.parametrize(
+    "value",
+    [True, False, None, "1", math.nan, math.inf, -math.inf, 10**400, -(10**400), 1j, [1], b"1"],
+)
+def test_what_is_no_number(value: Any) -> None:
+    assert is_number(value) is False

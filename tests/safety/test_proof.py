@@ -1,4 +1,4 @@
-"""Whether these tests are enough: every line and branch is reached."""
+"""Whether these tests are enough: every line and branch is reached, every change is noticed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "wmrt/safety"
 TESTS = "tests/safety"
+#: Too long to run a thousand times; shorter ones by the same rules remain.
+LONG = (
+    "tests/safety/test_streams.py::test_random_streams",
+    "tests/safety/test_operations.py::TestOperated::runTest",
+)
 pytestmark = pytest.mark.full
 
 
@@ -43,3 +48,15 @@ def test_every_line_and_branch_is_reached(tmp_path: Path) -> None:
     assert left == {}
     assert not any("pragma" in path.read_text("utf-8") for path in (ROOT / PACKAGE).glob("*.py"))
     assert sum(found["summary"]["num_branches"] for found in files.values()) > 100
+
+
+def test_every_change_is_noticed_or_explained(tmp_path: Path) -> None:
+    table = f"{TESTS}/mutants.json"
+    result = tmp_path / "mutants.json"
+    left_out = [word for test in LONG for word in ("--leave-out", test)]
+    options = ["--explained", table, *left_out, "--json", str(result)]
+    run("tools/mutate.py", PACKAGE, TESTS, *options)
+    found = json.loads(result.read_text())["results"]
+    assert found["unexplained"] == [] and found["needless"] == []
+    assert found["mutants"] > 1_000
+    assert found["killed"] + found["timeout"] + len(found["explained"]) == found["mutants"]

@@ -117,9 +117,13 @@ def test_a_decision_stays_as_it_was() -> None:
 
 
 def test_a_decision_before_the_first_step() -> None:
-    decision = Breakers(limits()).decide(Proposal((0.1, 0.1)))
+    breakers = Breakers(limits())
+    decision = breakers.decide(Proposal((0.1, 0.1)))
     assert (decision.before, decision.after) == (State.CLOSED, State.CLOSED)
     assert decision.action == REST  # no time has passed
+    breakers.events.drain()
+    assert breakers.guard(0, Proposal((0.1, 0.1))).action == REST  # nor here: it counts from 0
+    assert Cause.CLOCK not in {event.cause for event in breakers.events.drain()}
 
 
 def test_the_record_holds_4096_events_unless_told() -> None:
