@@ -66,7 +66,9 @@ def test_existing_owner_name_path_wins_over_the_hub(hub: list[dict[str, Any]]) -
 def test_hub_is_asked_only_for_owner_slash_name(hub: list[dict[str, Any]], tmp_path: Path) -> None:
     assert resolve_checkpoint("o/good", "v1") == tmp_path / "hub"
     assert hub[0]["repo"] == "o/good" and hub[0]["revision"] == "v1"
-    assert set(hub[0]["allow_patterns"]) == {"config.json", "model.safetensors", "README.md"}
+    assert set(hub[0]["allow_patterns"]) == {
+        *("config.json", "model.safetensors", "README.md", "monitor.json")
+    }
     no_repository = ["unknown", "./o/x", "/o/x", "../x", "a/b/c", "", "~none/x", ".hidden/x"]
     no_repository += ["n" * 5000, "nul\0/x"]
     for name in [*no_repository, "o/", "o//x", "o/.."]:

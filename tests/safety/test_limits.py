@@ -8,12 +8,14 @@ import math
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.safety.support import DRIVING, ODD, PERIOD, limits
 from wmrt.core.errors import SafetyError
+from wmrt.core.types import ActionDim, ActionSpec
 from wmrt.safety import DimLimit, Limits, StateLimit
 from wmrt.safety.limit_checks import is_number
 
@@ -94,6 +96,22 @@ def test_json_form_and_hash() -> None:
 def test_a_file_that_is_wrong(change: dict[str, Any], message: str) -> None:
     with pytest.raises(SafetyError, match=message):
         Limits.from_json(limits().to_json() | change)
+
+
+@pytest.mark.parametrize("data", ["ab", [1], None, 7])
+def test_what_is_no_file_at_all(data: Any) -> None:
+    with pytest.raises(SafetyError, match="limits: "):
+        Limits.from_json(data)
+
+
+def test_lists_are_lists_as_json_has_them() -> None:
+    data = limits(state=(SPEED,)).to_json()
+    assert json.loads(json.dumps(data)) == data
+
+
+def test_the_hash_is_the_same_in_every_release() -> None:
+    """It stands in recordings. A change of it belongs in the changelog."""
+    assert limits(state=(SPEED,)).hash == "c8044daa6f9d2fac"
 
 
 @pytest.mark.parametrize("key", ["spec", "period", "neutral", "dims"])
@@ -247,3 +265,23 @@ def test_numbers(value: Any) -> None:
 )
 def test_what_is_no_number(value: Any) -> None:
     assert is_number(value) is False
+
+
+@pytest.mark.parametrize(("low", "neutral", "nearest"), [(0.4e-9, 1e-9, 1), (0.0, 1e-9, 0)])
+def test_rest_is_in_the_box_where_neutral_is_almost_its_bound(
+    low: float, neutral: float, nearest: int
+) -> None:
+    """Between two float32s: ``low`` and ``neutral`` are above the lower one by so much."""
+    single = np.float32(0.1)
+    between = (single, np.nextafter(single, np.float32(1.0)))
+    spec = ActionSpec((ActionDim("x", "m", -1.0, 1.0, 1.0, 1.0),))
+    dim = DimLimit("x", "m", float(single) + low, 1.0, 1.0, 1.0, 0.1)
+    made = Limits(spec, PERIOD, (float(single) + neutral,), (dim,))
+    assert made.rest == (float(between[nearest]),)
+
+
+def test_limits_cannot_be_altered() -> None:
+    made = limits(state=(SPEED,))
+    for part, name in ((made, "period"), (made.dims[0], "low"), (made.state[0], "low")):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(part, name, 0.5)

@@ -33,6 +33,9 @@ DOCUMENT = {
 }  # fmt: skip
 
 
+STEERING: Any = DOCUMENT["actions"]["steering"]  # type: ignore[index]
+
+
 def changed(*path: str, value: Any = None, drop: bool = False) -> dict[str, Any]:
     """The document with another value at a place, or without what is there."""
     document = copy.deepcopy(DOCUMENT)
@@ -146,3 +149,24 @@ def test_a_base_is_what_it_is_tightened_from() -> None:
     again = changed("actions", "steering", "high", value=0.05)
     with pytest.raises(SafetyError, match="is not within"):
         tighten(once, again)
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (changed("actions", value={}), "actions lacks 'steering'; it needs steering, acceleration"),
+        (
+            changed("actions", "steering", value={"z": 1, "a": 2, **STEERING}),
+            "actions.steering has 'z'; it needs unit, low, high, rate_up, rate_down, and may have "
+            "agree",
+        ),
+        (
+            changed("state", value={"z": 1, "a": 2}),
+            "state has 'z'; it needs nothing, and may have speed, pose",
+        ),
+    ],
+)  # fmt: skip
+def test_a_refusal_says_what_is_needed_and_what_is_allowed(document: Any, message: str) -> None:
+    with pytest.raises(SafetyError) as raised:
+        tighten(BASE, document)
+    assert str(raised.value) == message
