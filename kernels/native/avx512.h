@@ -77,7 +77,8 @@ WMRT_INLINE __m512 wmrt_scales(int format, const uint8_t *at, int odd)
             const __m256i size = _mm256_set1_epi16(0x3f80);
             __m256i sign = _mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 8);
             half = _mm256_and_si256(half, size);
-            __m256i nan = _mm256_and_si256(_mm256_cmpeq_epi16(half, size), _mm256_set1_epi16(0x7e00));
+            __m256i nan = _mm256_and_si256(_mm256_cmpeq_epi16(half, size),
+                                           _mm256_set1_epi16(0x7e00));
             sign = _mm256_and_si256(sign, _mm256_set1_epi16((short)0x8000));
             half = _mm256_or_si256(_mm256_or_si256(half, nan), sign);
         }

@@ -39,8 +39,8 @@ def _gate_up(x: Any, norm: Any, eps: Any, w: Any, s: Any, form: Any, g: Any, *re
     norm_gate_up.launch(HOW, x, norm, eps, Matrix(w, s, form, g), *rest)
 
 
-def _residual(codes: Any, factors: Any, w: Any, s: Any, form: Any, g: Any, x: Any) -> None:
-    gemv_residual.launch(HOW, codes, factors, Matrix(w, s, form, g), x)
+def _residual(codes: Any, factors: Any, w: Any, s: Any, form: Any, g: Any, *rest: Any) -> None:
+    gemv_residual.launch(HOW, codes, factors, Matrix(w, s, form, g), *rest)
 
 
 KERNELS = SimpleNamespace(
