@@ -503,3 +503,15 @@ def test_memory_is_flat_over_100_000_steps(tmp_path: Path) -> None:
     assert found["verdict"] == "flat", found
     assert recorder.stats()["steps"] == 200_000 and recorder.stats()["dropped"] == 0
     assert recorder.stats()["files"] > 5
+
+
+def test_a_disk_that_is_full_from_the_start_is_an_error_when_it_is_attached(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    recorder = FileRecorder(tmp_path / "a.mcap")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))
+    try:
+        with pytest.raises(UsageError, match=r"a\.mcap cannot be written: File too large"):
+            controller(recorder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        recorder.close()

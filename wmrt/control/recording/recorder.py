@@ -83,14 +83,19 @@ class FileRecorder:
         """Called by the controller when it is built.
 
         Raises:
-            UsageError: it has one already, or is closed.
+            UsageError: it has one already, or is closed; or the file cannot be written.
         """
         if self._events is not None or self._done.is_set():
             raise UsageError(f"{self.path} records another controller or is closed; make a new one")
         self._events = controller.breakers.events
         self._nested = "state" not in controller.model.schema.fields
         self._seen = self._events.total
-        self._log.start(head_of(controller, self._facts))
+        head = head_of(controller, self._facts)
+        try:
+            self._log.start(head)
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise UsageError(f"{self.path} cannot be written: {why}") from None
         self._thread = threading.Thread(target=self._run, name="wmrt recorder", daemon=True)
         self._thread.start()
 
