@@ -90,6 +90,7 @@ class PartWriter:
             text = json.dumps(schema).encode()
             number = self._writer.register_schema(schema["title"], "jsonschema", text)
             self._channels[topic] = self._writer.register_channel(topic, "json", number)
+        self._file.flush()  # a disk that is full says so now, not in the middle of a drive
 
     def write(self, topic: str, text: str, now_ns: int, sequence: int) -> None:
         """One message.
