@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +46,7 @@ class Models:
             RecordingError: what drove was no world model, or is another one, and none was named.
             WmrtError: it cannot be had.
         """
+        from wmrt.control.recording.rebuild import with_planner
         from wmrt.control.recording.replay import require_same
 
         recorded = recording.data("model")
@@ -61,7 +61,7 @@ class Models:
                 f"{recording.path} does not name the model that drove (weights "
                 f"{recorded['weights_sha256']:.16}); give it with --model"
             )
-        model = _planning(self._build(name, recorded, self._wish.recipe, recording), recording)
+        model = with_planner(recording, self._build(name, recorded, self._wish.recipe, recording))
         if not self._wish.other:
             require_same(recording, model)
         return model
@@ -122,14 +122,3 @@ class Models:
             threads = min(ran["threads"] or 1, machine.usable_cpus())
         executor = wish.executor or ran["executor"]
         return {"executor": executor, "threads": threads, "device": wish.device or ran["device"]}
-
-
-def _planning(model: WorldModel, recording: Recording) -> WorldModel | Planner:
-    """``model``, or the recorded planner around it. No deadline: who was late is recorded."""
-    from wmrt.control.planning import MPPI
-    from wmrt.safety import Limits
-
-    settings = recording.data("model").get("planner")
-    if settings is None:
-        return model
-    return MPPI(**settings).around(model, Limits.from_json(recording.data("limits")), math.inf)

@@ -81,9 +81,6 @@ def identity(model: Any) -> dict[str, Any] | None:
     if isinstance(model, Planner):
         inside = identity(model.model)
         return None if inside is None else {**inside, "planner": model.settings.to_json()}
-    """Whose decisions they are: a `WorldModel`'s weights, recipe and how its session picks, also
-    of one that a planner is around; None for any other policy, which a recording cannot name."""
-    model = _inner(model)
     origin = getattr(model, "origin", None)
     if origin is None:
         return None

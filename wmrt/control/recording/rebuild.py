@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from wmrt.control.calibration import Calibration
 from wmrt.control.consult import Panel
@@ -25,15 +25,18 @@ from wmrt.control.recording.stand_ins import (
 from wmrt.control.recording.values import decode
 from wmrt.safety import Breakers, Limits
 
+P = TypeVar("P")
 
-def with_planner(recording: Recording, model: Policy) -> Policy:
-    """``model``, with the planner around it that drove, if one did."""
+
+def with_planner(recording: Recording, model: P) -> P | Planner:
+    """``model``, with the planner around it that drove, if one did. No deadline: who was late is in
+    the record."""
     settings = recording.data("planner")
     if settings is None or isinstance(model, Planner):
         return model
     limits = Limits.from_json(recording.data("limits"))
-    policy: Any = model
-    return MPPI(**settings).around(policy, limits, math.inf)
+    inside: Any = model
+    return MPPI(**settings).around(inside, limits, math.inf)
 
 
 def _monitor(recording: Recording) -> Monitor | None:
