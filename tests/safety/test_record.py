@@ -118,11 +118,12 @@ def test_a_decision_stays_as_it_was() -> None:
 
 def test_a_decision_before_the_first_step() -> None:
     breakers = Breakers(limits())
-    decision = breakers.decide(Proposal((0.1, 0.1)))
+    decision = breakers.decide(None, lambda: (0.5, 0.5))
     assert (decision.before, decision.after) == (State.CLOSED, State.CLOSED)
-    assert decision.action == REST  # no time has passed
+    assert decision.action == REST  # no time has passed, of which a nanosecond would show
     breakers.events.drain()
-    assert breakers.guard(0, Proposal((0.1, 0.1))).action == REST  # nor here: it counts from 0
+    decision = breakers.guard(0, None, fallback=lambda: (0.5, 0.5))
+    assert decision.action == REST  # nor here: it counts from 0
     assert Cause.CLOCK not in {event.cause for event in breakers.events.drain()}
 
 
