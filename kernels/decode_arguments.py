@@ -61,11 +61,13 @@ def check_consequences(
         UsageError: a tensor that is not that, or another number of weights.
     """
     listed = len(weights) == len(Decode._fields) and min(category_sizes, default=1) >= 1
-    if not listed or codes.dim() != 2:
+    sized = all(w.dim() > 0 for w in weights)  # sizes are read off them
+    if not listed or not sized or codes.dim() != 2:
         raise UsageError(
             f"consequences takes {len(Decode._fields)} weights ({', '.join(Decode._fields)}), "
-            f"codes [B, F] and categories of 1 class or more; got {len(weights)}, "
-            f"{list(codes.shape)} and {list(category_sizes)}"
+            f"codes [B, F] and categories of 1 class or more; got weights "
+            f"{[list(w.shape) for w in weights]}, codes {list(codes.shape)} and "
+            f"{list(category_sizes)}"
         )
     w, (batch, columns) = Decode(*weights), codes.shape
     numbers = w.numbers.shape[0]

@@ -161,7 +161,8 @@ def check_fusion(
 
 def _check_fusion_weights(expect: _Expect, w: FusionWeights, s: FusionSizes) -> None:
     each = s.action_embed // s.actions
-    expect("fields", w.fields, MATRIX, (*w.fields.shape[:1], s.field_dim))
+    rows = max(w.fields.shape[0] if w.fields.dim() else 0, s.columns)  # of each column one, or more
+    expect("fields", w.fields, MATRIX, (rows, s.field_dim))
     expect("knots", w.knots, _FLOAT, (s.columns, s.widest))
     expect("columns", w.columns, _INT32, (s.columns, 4))
     expect("multipliers", w.multipliers, _INT32, (s.columns, s.table_groups))
@@ -195,6 +196,7 @@ def check_select(
     """The list by names and its sizes, if everything fits together. Errors as `check_fusion`."""
     _count(SelectorWeights, weights)
     w = SelectorWeights(*weights)
+    _sized(slots=slots, **w._asdict())
     s = SelectorSizes(
         *(w.key.shape[-1], w.lstm_in.shape[-1], w.lstm_hidden.shape[-1], w.key.shape[0]),
         *(w.age_bias.shape[0], w.increments.shape[0]),
@@ -277,6 +279,13 @@ def _count(kind: type[FusionSizes | FusionWeights | SelectorWeights], given: Seq
             f"{len(given)} given of {kind.__name__}, which are {len(kind._fields)}: "
             f"{', '.join(kind._fields)}"
         )
+
+
+def _sized(**tensors: Tensor) -> None:
+    """Sizes are read off these, before they are looked at one by one."""
+    for name, tensor in tensors.items():
+        if not tensor.dim():
+            raise UsageError(f"{name} is a single number; it has to have axes")
 
 
 def _robots(first: Tensor) -> int:

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
-from wmrt.core.errors import UsageError
+from wmrt.kernels.triton import checks_ops
 from wmrt.kernels.triton.aot_cases import AotCase
 from wmrt.kernels.triton.library import FP_FUSION
 
@@ -19,8 +19,6 @@ from wmrt.kernels.triton.library import FP_FUSION
 GROUP = 16
 LEVELS = 7
 GROUP_BYTES = GROUP // 2 + 2
-#: Most groups of a chunk: its values lie in the registers of one program.
-MOST_GROUPS = 256
 
 
 @triton.jit
@@ -64,20 +62,12 @@ def action_pack(chunks: Tensor) -> Tensor:
     """Packed bytes uint8[..., G * 10] of chunks float32[..., H, A], G = ceil(H A / 16).
 
     Raises:
-        UsageError: not contiguous float32 [..., H, A], or more than 16 * `MOST_GROUPS` values.
+        UsageError: not contiguous float32 [..., H, A], or more than 16 * `checks_ops.MOST_GROUPS`
+            values.
     """
     shape = chunks.shape
-    if chunks.dtype != torch.float32 or chunks.dim() < 2 or not chunks.is_contiguous():
-        raise UsageError(
-            f"chunks are {chunks.dtype} {list(shape)}, not contiguous float32 [.., H, A]"
-        )
-    groups = -(-shape[-2] * shape[-1] // GROUP)
-    if not 0 < groups <= MOST_GROUPS:
-        raise UsageError(
-            f"a chunk of {shape[-2]} x {shape[-1]} values; 1 to {GROUP * MOST_GROUPS} are packed"
-        )
+    count, groups = checks_ops.action_pack(chunks)
     out = torch.empty((*shape[:-2], groups * GROUP_BYTES), dtype=torch.uint8, device=chunks.device)
-    count = chunks.numel() // (shape[-2] * shape[-1])
     if count:
         options = {"num_warps": 1, "enable_fp_fusion": FP_FUSION}
         pack_kernel[(count,)](chunks, out, **_constants(*shape[-2:]), **options)

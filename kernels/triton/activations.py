@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from wmrt.kernels.triton import checks_ops
 from wmrt.kernels.triton.aot_cases import AotCase
 from wmrt.kernels.triton.library import FP_FUSION
 from wmrt.quant.activations import GROUP
@@ -70,7 +71,11 @@ def lane_order(
 
 
 def int8_codes(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """float[B, K], any strides -> int8[B, width] and float32[B, width / 32], 0 behind K."""
+    """float[B, K], any strides -> int8[B, width] and float32[B, width / 32], 0 behind K.
+
+    Raises `UsageError`: other tensors, or a width that is no multiple of 32 or less than K.
+    """
+    checks_ops.quantized(x, width)
     codes = x.new_empty(len(x), width, dtype=torch.int8)
     factors = x.new_empty(len(x), width // GROUP, dtype=torch.float32)
     blocks = triton.cdiv(width // GROUP, GROUPS)

@@ -201,7 +201,7 @@ def check_gate_up(
     batch = _normed(x, norm, matrix)
     if matrix.rows % 2:
         raise QuantizationError(f"the matrix has {matrix.rows} rows; gates and ups are even")
-    width, hidden = codes.shape[-1], matrix.rows // 2
+    width, hidden = codes.shape[-1] if codes.dim() else 0, matrix.rows // 2
     if width % GROUP or width < hidden:
         raise UsageError(
             f"codes are {list(codes.shape)}; {hidden} results in whole groups of {GROUP} take at "

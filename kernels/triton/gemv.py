@@ -9,13 +9,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from wmrt.core.errors import QuantizationError, UnsupportedError
+from wmrt.core.errors import QuantizationError
+from wmrt.kernels.triton import checks_ops
 from wmrt.kernels.triton.aot_cases import TARGETS, AotCase
 from wmrt.kernels.triton.gemv_rows import row_sums
 from wmrt.kernels.triton.library import FP_FUSION
 from wmrt.kernels.triton.plans import BATCH, Plan, plan
 from wmrt.kernels.triton.variants import Variant
-from wmrt.quant.activations import GROUP
 from wmrt.quant.formats import block_format
 from wmrt.quant.layouts.base import STEP
 from wmrt.quant.layouts.gpu import LANES, GpuGemv
@@ -119,10 +119,10 @@ def multiply(
 
     Raises:
         QuantizationError: tensors that do not fit together.
-        UnsupportedError: a weight of 2^31 words or more.
+        UnsupportedError: a format without kernels, or a weight of 2^31 words or more.
     """
+    _check(x, factors, words, scales, format)
     rows, columns = words.shape[0], words.shape[1] * 8
-    _check(x, factors, words, scales, columns)
     how = plan(rows, columns, min(len(x), BATCH), variant.two_rows_from)
     decode = variant.bf16 if factors is None else variant.int8
     entries = entries_of(scales, format)
@@ -146,23 +146,16 @@ def multiply(
     return out
 
 
-def _check(x: Tensor, factors: Tensor | None, words: Tensor, scales: Tensor, columns: int) -> None:
+def _check(x: Tensor, factors: Tensor | None, words: Tensor, scales: Tensor, format: str) -> None:
+    checks_ops.product(x, factors, words, scales, format)
     given = {"x": x, "words": words, "scales": scales}
     if factors is not None:
         given["factors"] = factors
-        if factors.shape != (len(x), columns // GROUP):
-            raise QuantizationError(
-                f"activation scales must be [{len(x)}, {columns // GROUP}], got "
-                f"{list(factors.shape)}"
-            )
-    wanted = torch.float32 if factors is None else torch.int8
-    if x.shape[1] != columns or x.dtype != wanted:
-        raise QuantizationError(f"x must be {wanted} [B, {columns}], got {x.dtype} {list(x.shape)}")
-    check_aligned(**given)
-    if words.numel() >= 2**31:
-        raise UnsupportedError(
-            f"a weight of {words.numel()} words is too large for 32-bit offsets; split its rows"
+    elif x.dtype != torch.float32 or x.shape[1] != words.shape[1] * 8:
+        raise QuantizationError(
+            f"x must be torch.float32 [B, {words.shape[1] * 8}], got {x.dtype} {list(x.shape)}"
         )
+    check_aligned(**given)
 
 
 def check_aligned(**tensors: Tensor) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from wmrt.core.errors import QuantizationError, UnsupportedError
 from wmrt.kernels import reference
 from wmrt.kernels.registry import register
-from wmrt.kernels.triton import library
+from wmrt.kernels.triton import checks_ops, library
 from wmrt.kernels.triton.variants import Variant, variant
 from wmrt.quant.activations import GROUP, quantize_groups
 from wmrt.quant.formats import block_format
@@ -56,6 +56,7 @@ def weight_of(words: Tensor, scales: Tensor, format: str, factor: float) -> Quan
 def _on_cpu(
     x: Tensor, factors: Tensor | None, words: Tensor, scales: Tensor, format: str, factor: float
 ) -> Tensor:
+    checks_ops.product(x, factors, words, scales, format)
     weight = weight_of(words, scales, format, factor)
     if factors is not None:
         return reference.dots_a8(x.float(), factors, weight)
@@ -71,6 +72,7 @@ def _on_cuda(
     how = chosen(x.device)
     with torch.cuda.device(x.device):
         if factors is None:
+            checks_ops.product(x, factors, words, scales, format)
             x = activations.lane_floats(x, words.shape[1] * 8)
         return gemv.multiply(x, factors, words, scales, format, factor, how)
 
@@ -78,6 +80,7 @@ def _on_cuda(
 def _on_meta(
     x: Tensor, factors: Tensor | None, words: Tensor, scales: Tensor, format: str, factor: float
 ) -> Tensor:
+    checks_ops.product(x, factors, words, scales, format)
     return x.new_empty(x.shape[0], words.shape[0], dtype=torch.float32)
 
 
@@ -91,6 +94,7 @@ def chosen(device: torch.device) -> Variant:
 
 
 def _quantize_on_cpu(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    checks_ops.quantized(x, width)
     codes, factors = quantize_groups(x.float(), padded_to=width)
     return codes.to(torch.int8), factors
 
@@ -104,6 +108,7 @@ def _quantize_on_cuda(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
 
 
 def _quantize_on_meta(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    checks_ops.quantized(x, width)
     rows = x.shape[0]
     return x.new_empty(rows, width, dtype=torch.int8), x.new_empty(
         rows, width // GROUP, dtype=torch.float32

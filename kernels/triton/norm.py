@@ -7,10 +7,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from wmrt.core.errors import UsageError
 from wmrt.kernels.triton import checks_heads as checks
+from wmrt.kernels.triton import checks_ops
 from wmrt.kernels.triton.aot_cases import AotCase, named
-from wmrt.kernels.triton.checks_heads import WIDEST
 from wmrt.kernels.triton.dependent import dependent_case, follow, options
 from wmrt.quant.activations import GROUP
 
@@ -89,9 +88,9 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """RMSNorm of float[..., K], float32[..., K] (Zhang and Sennrich, 2019).
 
     Raises:
-        UsageError: shapes or types that do not fit, or K over `WIDEST`.
+        UsageError: shapes or types that do not fit, or K over `checks_heads.WIDEST`.
     """
-    rows, width = _checked(x, weight)
+    rows, width = checks_ops.rms_norm(x, weight)
     out = torch.empty_like(x, dtype=torch.float32)
     _launch(x, weight, out, out, eps, rows, width, quantize=False)
     return out
@@ -104,10 +103,8 @@ def rms_norm_int8(
 
     K' is K rounded up to a multiple of `padded_to`, itself one of 32. Errors as `rms_norm`.
     """
-    rows, width = _checked(x, weight)
-    if padded_to <= 0 or padded_to % GROUP:
-        raise UsageError(f"padded_to={padded_to}: a multiple of {GROUP}")
-    wide = -(-width // padded_to) * padded_to
+    rows, width = checks_ops.rms_norm(x, weight)
+    wide = checks_ops.padded(width, padded_to)
     codes = torch.empty((*x.shape[:-1], wide), dtype=torch.int8, device=x.device)
     scales = torch.empty((*x.shape[:-1], wide // GROUP), device=x.device)
     _launch(x, weight, codes, scales, eps, rows, wide, quantize=True)
@@ -121,7 +118,7 @@ def rms_norm_to(
 
     `dependent`: see `wmrt.kernels.triton.dependent`.
 
-    Raises `UsageError`: tensors that do not fit together, or K over `WIDEST`.
+    Raises `UsageError`: tensors that do not fit together, or K over `checks_heads.WIDEST`.
     """
     checks.rms_norm_to(x, weight, out)
     rows, width = x.shape
@@ -129,20 +126,6 @@ def rms_norm_to(
     rms_norm_kernel[(rows,)](
         *(x, weight, out, out, eps), **made, num_warps=_warps(made["BLOCK"]), **options(dependent)
     )
-
-
-def _checked(x: Tensor, weight: Tensor) -> tuple[int, int]:
-    width = x.shape[-1]
-    if not x.is_floating_point() or not x.is_contiguous() or not 0 < width <= WIDEST:
-        raise UsageError(
-            f"x is {x.dtype} {list(x.shape)}; RMSNorm takes contiguous floats [..., K], K up to "
-            f"{WIDEST}"
-        )
-    if weight.shape != (width,) or weight.dtype != torch.float32 or not weight.is_contiguous():
-        raise UsageError(
-            f"the weight is {weight.dtype} {list(weight.shape)}; it has to be float32 [{width}]"
-        )
-    return x.numel() // width, width
 
 
 def _launch(

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wmrt.kernels.triton import library
+from wmrt.kernels.triton import checks_ops, library
 from wmrt.quant.activations import GROUP, quantize_groups
 
 _SCHEMAS = (
@@ -20,13 +20,14 @@ _SCHEMAS = (
     "action_pack(Tensor chunks) -> Tensor",
 )
 _LIBRARY = torch.library.Library("wmrt", "FRAGMENT")
-#: Of `wmrt.model.action_quant`, which is a floor up: values and packed bytes of a group.
-_ACTIONS, _LEVELS, _BYTES = 16, 7, 10
+#: Of `wmrt.model.action_quant`, which is a floor up: the largest code, packed bytes of a group.
+_LEVELS, _BYTES = 7, 10
 
 _require = functools.cache(library.require_kernels)
 
 
 def _norm_on_cpu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    checks_ops.rms_norm(x, weight)
     return F.rms_norm(x.float(), (x.shape[-1],), weight, eps)
 
 
@@ -34,14 +35,17 @@ def _norm_on_cuda(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     _require(x.device)
     from wmrt.kernels.triton.norm import rms_norm
 
-    return rms_norm(x, weight, eps)
+    with torch.cuda.device(x.device):
+        return rms_norm(x, weight, eps)
 
 
 def _norm_on_meta(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    checks_ops.rms_norm(x, weight)
     return torch.empty_like(x, dtype=torch.float32)
 
 
 def _int8_on_cpu(x: Tensor, weight: Tensor, eps: float, padded_to: int) -> tuple[Tensor, Tensor]:
+    checks_ops.padded(checks_ops.rms_norm(x, weight)[1], padded_to)
     codes, scales = quantize_groups(_norm_on_cpu(x, weight, eps), padded_to=padded_to)
     return codes.to(torch.int8), scales
 
@@ -50,19 +54,22 @@ def _int8_on_cuda(x: Tensor, weight: Tensor, eps: float, padded_to: int) -> tupl
     _require(x.device)
     from wmrt.kernels.triton.norm import rms_norm_int8
 
-    return rms_norm_int8(x, weight, eps, padded_to=padded_to)
+    with torch.cuda.device(x.device):
+        return rms_norm_int8(x, weight, eps, padded_to=padded_to)
 
 
 def _int8_on_meta(x: Tensor, weight: Tensor, eps: float, padded_to: int) -> tuple[Tensor, Tensor]:
-    wide = -(-x.shape[-1] // padded_to) * padded_to
+    wide = checks_ops.padded(checks_ops.rms_norm(x, weight)[1], padded_to)
     codes = x.new_empty((*x.shape[:-1], wide), dtype=torch.int8)
     return codes, x.new_empty((*x.shape[:-1], wide // GROUP), dtype=torch.float32)
 
 
 def _pack_on_cpu(chunks: Tensor) -> Tensor:
     """The bytes of `ActionQuant.pack`."""
+    checks_ops.action_pack(chunks)
     flat = chunks.transpose(-1, -2).flatten(-2)
-    groups = F.pad(flat, (0, -flat.shape[-1] % _ACTIONS)).unflatten(-1, (-1, _ACTIONS))
+    whole = F.pad(flat, (0, -flat.shape[-1] % checks_ops.ACTIONS))
+    groups = whole.unflatten(-1, (-1, checks_ops.ACTIONS))
     scales = (groups.abs().amax(-1) / _LEVELS).half()
     steps = torch.where(scales > 0, scales.float(), 1.0)
     codes = (groups / steps.unsqueeze(-1)).round().nan_to_num(0.0).clamp(-_LEVELS, _LEVELS)
@@ -76,11 +83,12 @@ def _pack_on_cuda(chunks: Tensor) -> Tensor:
     _require(chunks.device)
     from wmrt.kernels.triton.action_quant import action_pack
 
-    return action_pack(chunks)
+    with torch.cuda.device(chunks.device):
+        return action_pack(chunks)
 
 
 def _pack_on_meta(chunks: Tensor) -> Tensor:
-    groups = -(-chunks.shape[-2] * chunks.shape[-1] // _ACTIONS)
+    _, groups = checks_ops.action_pack(chunks)
     return chunks.new_empty((*chunks.shape[:-2], groups * _BYTES), dtype=torch.uint8)
 
 

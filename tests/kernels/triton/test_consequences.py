@@ -157,3 +157,11 @@ def test_arguments_are_checked(index: int, change: Any, says: str, seed: int) ->
     for call in (consequences, OP):
         with pytest.raises(UsageError, match=says):
             call(*arguments, *results)
+
+
+@pytest.mark.parametrize("which", range(5))
+def test_sizes_are_not_read_off_a_single_number(which: int, seed: int) -> None:
+    arguments, results = given(network_of(seed), 2, seed)
+    weights = [*arguments[3][:which], torch.tensor(1.0), *arguments[3][which + 1 :]]
+    with pytest.raises(UsageError, match="consequences takes"):
+        OP(*arguments[:3], weights, *arguments[4:], *results)

@@ -234,11 +234,13 @@ def test_tensors_that_do_not_fit_are_refused(seed: int) -> None:
 
     with pytest.raises(QuantizationError, match=r"int8 \[B, 512\], got torch.int8 \[2, 256\]"):
         multiply(codes[:, :256], factors, words, scales)
-    with pytest.raises(QuantizationError, match=r"must be \[2, 16\], got \[2, 8\]"):
+    with pytest.raises(QuantizationError, match=r"\[2, 16\], got torch.float32 \[2, 8\]"):
         multiply(codes, factors[:, :8], words, scales)
-    with pytest.raises(QuantizationError, match="float32"):
+    with pytest.raises(
+        QuantizationError, match=r"must be float \[B, 257\] to \[B, 512\], got torch.int8"
+    ):
         multiply(codes, None, words, scales)
-    with pytest.raises(QuantizationError, match="words must be contiguous"):
+    with pytest.raises(QuantizationError, match="words and lane_scales must be contiguous"):
         multiply(codes, factors, words.t().contiguous().t(), scales)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from wmrt.core.errors import UnsupportedError
+from wmrt.kernels.triton import checks_ops
 from wmrt.kernels.triton import ops as module
 from wmrt.kernels.triton.interpreter import repaired
 from wmrt.model import action_quant
@@ -84,7 +85,7 @@ def test_action_pack_on_the_cpu_is_the_models(steps: int, dims: int, seed: int) 
     got = OPS.action_pack(chunks)
     want = np.stack([np.frombuffer(codec.pack(chunk), np.uint8) for chunk in chunks])
     np.testing.assert_array_equal(got.numpy(), want)
-    assert (module._ACTIONS, module._LEVELS, module._BYTES) == (
+    assert (checks_ops.ACTIONS, module._LEVELS, module._BYTES) == (
         action_quant.GROUP,
         action_quant.LEVELS,
         action_quant.GROUP_BYTES,

@@ -67,6 +67,25 @@ def test_meta_checks_the_shapes(name: str, seed: int) -> None:
         getattr(OPS, name)(*given)
 
 
+@pytest.mark.parametrize("which", [*range(len(SelectorWeights._fields)), "slots"])
+def test_sizes_are_not_read_off_a_single_number(which: int | str, seed: int) -> None:
+    given = list(select_arguments(seed))
+    single = torch.tensor(1.0)
+    if isinstance(which, int):
+        given[3] = [*given[3][:which], single, *given[3][which + 1 :]]
+    else:
+        given[9] = single.int()
+    with pytest.raises(UsageError, match="is a single number"):
+        OPS.transition_select(*given)
+
+
+def test_every_column_has_a_row_of_the_fields(seed: int) -> None:
+    given = list(fusion_arguments(seed))
+    given[3] = [given[3][0][:0], *given[3][1:]]
+    with pytest.raises(UsageError, match="fields is"):
+        OPS.state_fusion(*given)
+
+
 def step(net: Network, ring: Any, given: Any) -> tuple[torch.Tensor, torch.Tensor, Any]:
     """A step of the model: token, action embedding, and the selection that it made."""
     kept: list[Any] = []
