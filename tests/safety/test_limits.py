@@ -90,7 +90,7 @@ def test_json_form_and_hash() -> None:
         ({"dims": [{"name": "steering"}]}, "unit"),
         ({"neutral": ["a", 0.0]}, "limits"),
         ({"neutral": None}, "limits"),
-        ({"period": "0.1"}, "period must be a finite number above 0"),
+        ({"period": "0.1"}, "period must be a finite number at least 1e-09"),
     ],
 )
 def test_a_file_that_is_wrong(change: dict[str, Any], message: str) -> None:
@@ -141,7 +141,13 @@ def test_a_file_may_leave_out_states_and_options() -> None:
         ({"wall_tolerance": None}, "wall_tolerance"),
         ({"half_open_scale": 0.0}, "half_open_scale"),
         ({"half_open_scale": 1.1}, "half_open_scale"),
-        ({"trip_limit": 0}, "trip_limit must be a whole number of at least 1, got 0"),
+        ({"period": 0.9e-9}, "period must be a finite number at least 1e-09"),
+        ({"period": 1e300}, "period must be .* at most 1e\\+09, got 1e\\+300"),
+        ({"trip_window": 1e305}, "trip_window must be .* at most 1e\\+09, got 1e\\+305"),
+        ({"latch_window": 1.7e308}, "latch_window must be .* at most 1e\\+09"),
+        ({"trip_limit": 0}, "trip_limit must be a whole number of at least 1 .* got 0"),
+        ({"trip_limit": 10**30}, "at most 1000000, got 'integer of 100 bits'"),
+        ({"latch_opens": 1_000_001}, "latch_opens must be .* at most 1000000, got 1000001"),
         ({"good_inputs": 1.0}, "good_inputs"),
         ({"clean_steps": True}, "clean_steps"),
         ({"heal_steps": -3}, "heal_steps"),

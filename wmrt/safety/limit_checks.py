@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from typing import TYPE_CHECKING, Any
 
 from wmrt.core.errors import SafetyError
 from wmrt.core.types import ActionDim
+from wmrt.safety.events import describe
 
 if TYPE_CHECKING:
     from wmrt.safety.limits import DimLimit, Limits
 
+#: Seconds: 31 years; what is counted in nanoseconds stays a number.
+LONGEST = 1e9
+#: Steps or trips: 2.7 hours at 100 Hz, and what a record of their times may take in memory.
+MOST = 1_000_000
+
 
 def check_numbers(limits: Limits) -> None:
     """Refuse settings out of their range."""
-    for name in ("period", "trip_window", "latch_window"):
-        _require(name, getattr(limits, name), 0.0, math.inf, open_low=True)
+    _require("period", limits.period, 1e-9, LONGEST)
+    for name in ("trip_window", "latch_window"):
+        _require(name, getattr(limits, name), 0.0, LONGEST, open_low=True)
     _require("step_periods", limits.step_periods, 0.0, 2.0, open_low=True)
     for name in ("range_tolerance", "rate_tolerance", "wall_tolerance"):
         _require(name, getattr(limits, name), 0.0, 0.19)  # a ramp to 1.2 times a limit has to trip
     _require("half_open_scale", limits.half_open_scale, 0.0, 1.0, open_low=True)
     for name in ("trip_limit", "good_inputs", "clean_steps", "heal_steps", "latch_opens"):
         value = getattr(limits, name)
-        if type(value) is not int or value < 1:
-            raise SafetyError(f"limits: {name} must be a whole number of at least 1, got {value!r}")
+        if type(value) is not int or not 1 <= value <= MOST:
+            raise SafetyError(
+                f"limits: {name} must be a whole number of at least 1 and at most {MOST}, "
+                f"got {describe(value)!r}"
+            )
 
 
 def is_number(value: object) -> bool:
@@ -37,7 +46,9 @@ def is_number(value: object) -> bool:
 def _require(name: str, value: Any, low: float, high: float, open_low: bool = False) -> None:
     if not is_number(value) or not low <= value <= high or (open_low and value == low):
         bounds = f"{'above' if open_low else 'at least'} {low:g} and at most {high:g}"
-        raise SafetyError(f"limits: {name} must be a finite number {bounds}, got {value!r}")
+        raise SafetyError(
+            f"limits: {name} must be a finite number {bounds}, got {describe(value)!r}"
+        )
 
 
 def check_dim(dim: ActionDim, limit: DimLimit, rest: float) -> None:
