@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -53,15 +55,42 @@ def test_any_value_as_the_policys_answer(value: Any) -> None:
         Bench(policy, channels=[Channel("a", policy.step), Channel("b", policy.step)]).acts(3)
 
 
-@pytest.mark.parametrize(
-    "error", [ValueError, MemoryError, RecursionError, AssertionError, OSError]
-)
-def test_everything_raises(error: type[Exception]) -> None:
+class Panic(BaseException):
+    """What a library written in Rust raises where it would abort."""
+
+
+RAISED = [ValueError, MemoryError, RecursionError, AssertionError, OSError]
+RAISED_APART = [asyncio.CancelledError, GeneratorExit, Panic]  # no `Exception`
+
+
+@pytest.mark.parametrize("watchdog", [False, True])
+@pytest.mark.parametrize("error", RAISED + RAISED_APART)
+def test_everything_raises(error: type[BaseException], watchdog: bool) -> None:
     fails = raising(error)
     bench = Bench(
-        FakePolicy(fails), fallback=fails, channels=[Channel("a", fails), Channel("b", fails)]
+        FakePolicy(fails),
+        fallback=fails,
+        channels=[Channel("a", fails), Channel("b", fails, observe=fails, every=2)],
+        recorder=SimpleNamespace(record=fails, command=fails),
+        deadline=10.0,
+        watchdog=watchdog,
     )
     assert bench.acts(10).source == "fallback"
+    bench.controller.disengage()
+    told = bench.controller.stats()
+    assert told["causes"]["range"] == 10 and "internal" not in told["causes"]
+    assert told["record_failures"] == 11
+    bench.controller.close()
+
+
+@pytest.mark.parametrize("error", RAISED_APART)
+def test_whatever_an_observation_raises_latches(error: type[BaseException]) -> None:
+    class Hostile(dict[str, Any]):
+        def get(self, *args: Any) -> Any:
+            raise error
+
+    bench = Bench(constant(0.1, 0.1))
+    assert bench.act(Hostile()).after is State.LATCHED
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])

@@ -9,6 +9,7 @@ from wmrt.control.channels import Channels
 from wmrt.control.consult import Consulted
 from wmrt.control.protocol import Outcome, Recorder, StepInputs
 from wmrt.control.tally import Tally
+from wmrt.core.errors import STOPPING
 from wmrt.safety import Decision
 
 if TYPE_CHECKING:
@@ -68,7 +69,9 @@ class Account:
                 self.tally.follow(consulted)
             if self._recorder is not None:
                 self._recorder.record(outcome, self._inputs(step, given, consulted))
-        except Exception:
+        except STOPPING:
+            raise
+        except BaseException:
             self.tally.failures += 1
 
     def _inputs(self, step: int, given: Given, consulted: Consulted) -> StepInputs:
@@ -86,5 +89,7 @@ class Account:
         if self._recorder is not None:
             try:
                 self._recorder.command(name, arguments, now_ns)
-            except Exception:
+            except STOPPING:
+                raise
+            except BaseException:
                 self.tally.failures += 1

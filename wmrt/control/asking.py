@@ -9,6 +9,7 @@ import numpy as np
 
 from wmrt.control.convert import as_action, as_chunk, as_predicted
 from wmrt.control.protocol import Policy
+from wmrt.core.errors import STOPPING
 from wmrt.safety import Finding, Proposal
 
 
@@ -58,7 +59,9 @@ def ask(
         following = as_predicted(foreseen, predicted)
         chunk = as_chunk(getattr(step, "chunk", None), size, rows)
         noted = getattr(step, "note", None)
-    except Exception as error:  # a policy must not stop the loop
+    except STOPPING:
+        raise
+    except BaseException as error:  # a policy must not stop the loop
         took = (timer() if ended is None else ended) - began
         return Answer(Proposal(fault=Finding("policy", type(error).__name__[:80])), (), None, took)
     took = ended - began

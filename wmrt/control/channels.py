@@ -20,7 +20,7 @@ from wmrt.control.convert import as_action
 from wmrt.control.diversity import Identity, identity_of, require_diverse
 from wmrt.control.protocol import Policy
 from wmrt.control.timing import Durations
-from wmrt.core.errors import SafetyError
+from wmrt.core.errors import STOPPING, SafetyError
 from wmrt.safety import Finding
 
 #: Durations of a channel that are kept.
@@ -216,7 +216,9 @@ class Channels:
     ) -> tuple[float, ...] | Finding:
         try:
             answer = channel.fn(dict(state), np.array(previous, np.float32))
-        except Exception as error:  # a channel must not stop the loop
+        except STOPPING:
+            raise
+        except BaseException as error:  # a channel must not stop the loop
             return Finding(channel.name, type(error).__name__[:80])
         vote = as_action(answer, self._size)
         if not isinstance(vote, Finding) and not np.isfinite(vote).all():
@@ -232,7 +234,9 @@ class Channels:
         account = self._accounts[channel.name]
         try:
             channel.observe(dict(state), np.array(previous, np.float32))
-        except Exception as error:
+        except STOPPING:
+            raise
+        except BaseException as error:
             account.failures += 1
             return Finding(channel.name, type(error).__name__[:80])
         finally:

@@ -23,7 +23,7 @@ from wmrt.control.monitor import Monitor, attached
 from wmrt.control.planning.protocol import Planning, planned
 from wmrt.control.protocol import Outcome, Policy, Recorder
 from wmrt.core.clock import Clock, SystemClock
-from wmrt.core.errors import SafetyError
+from wmrt.core.errors import STOPPING, SafetyError
 from wmrt.safety import Breakers, Decision, Level, State
 
 
@@ -142,7 +142,9 @@ class Controller:
                 self._started = self._timer()
                 self._now_ns = self.clock.now_ns()
                 decision = self._decide(obs, captured_ns)
-            except Exception as error:  # none is known; this is the last line
+            except STOPPING:
+                raise
+            except BaseException as error:  # none is known; this is the last line
                 decision = self._failed(error)
             given = Given(
                 obs, captured_ns, self._now_ns, self._started,
@@ -188,7 +190,7 @@ class Controller:
         self._plan.clear()
         self._consultant.drop()
 
-    def _failed(self, error: Exception) -> Decision:
+    def _failed(self, error: BaseException) -> Decision:
         """This code, the clock or the timer failed: latch and hold the last action."""
         self._failure = type(error).__name__
         try:

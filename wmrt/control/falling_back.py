@@ -33,7 +33,7 @@ class Asked:
             try:
                 given = fallback(None if state is None else dict(state), last)
                 self.answer = tuple(float(value) for value in given)
-            except Exception as error:
+            except BaseException as error:
                 self.answer = type(error).__name__
                 raise
             return self.answer

@@ -11,6 +11,7 @@ from wmrt.control.asking import Answer
 from wmrt.control.consult import Consultant, Consulted, Late, Panel, Question, Reply
 from wmrt.control.plan import Plan
 from wmrt.control.worker import Worker
+from wmrt.core.errors import STOPPING
 from wmrt.safety import Breakers, Cause, Finding, Proposal
 
 #: Values that cannot change under the policy's hands while the caller reuses his observation.
@@ -120,7 +121,9 @@ class _Answering:
         if restart or self._due:
             try:
                 self.restart()
-            except Exception as error:  # a policy that still lives in the last episode
+            except STOPPING:
+                raise
+            except BaseException as error:  # a policy that still lives in the last episode
                 fault = Finding("policy", f"reset: {type(error).__name__}"[:80])
                 return Reply(Answer(Proposal(fault=fault), (), None, 0), None, ())
         return self._panel.reply(question)

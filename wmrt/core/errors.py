@@ -6,6 +6,10 @@ is allowed and what to do; the command line prints them as one line and exits wi
 
 from __future__ import annotations
 
+#: Asks the process to stop. Other exceptions outside `Exception` do not: a cancelled task, a panic
+#: of a library written in Rust.
+STOPPING = (KeyboardInterrupt, SystemExit)
+
 
 class WmrtError(Exception):
     """Base of every error wmrt raises on purpose."""

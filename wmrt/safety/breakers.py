@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from wmrt.core.errors import STOPPING
 from wmrt.safety.consensus import vote
 from wmrt.safety.decision import Decision, Proposal
 from wmrt.safety.envelope import Envelope
@@ -139,7 +140,7 @@ class Breakers:
         self.begin(now_ns)
         return self.decide(proposal if self.admit(faults) else None, fallback)
 
-    def emergency(self, error: Exception) -> Decision:
+    def emergency(self, error: BaseException) -> Decision:
         """The caller failed in the middle of a step: latch, and hold the last action.
 
         How far this step got is not certain, so neither it nor the next one may change anything.
@@ -289,7 +290,9 @@ class Breakers:
             if len(goal) == len(self._names) and all(map(math.isfinite, goal)):
                 return goal
             finding = Finding("", "value", str(goal[:8])[:80], "one finite number per actuator")
-        except Exception as error:  # a fallback that fails must not stop the loop
+        except STOPPING:
+            raise
+        except BaseException as error:  # a fallback that fails must not stop the loop
             finding = Finding("", type(error).__name__[:80])
         self._machine.fire(Cause.FALLBACK, finding)
         return self.limits.rest
