@@ -130,7 +130,7 @@ def test_files_that_are_no_recordings(tmp_path: Path) -> None:
         Recording(path)
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", "3"])
+@pytest.mark.parametrize("text", ["{", "[1]", "3", "[" * 100_000], ids=len)
 def test_a_message_that_is_no_object(text: str, tmp_path: Path) -> None:
     writer = PartWriter(tmp_path / "a.mcap")
     writer.start(HEAD_OF_ONE)

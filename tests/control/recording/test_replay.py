@@ -157,6 +157,35 @@ def test_another_policy_is_found_at_its_first_other_answer(seed: int, tmp_path: 
     assert report.difference.replayed == "(0.0, 0.0)" and "step 17: action" in report.said()
 
 
+#: A message of a topic, altered so that it cannot be read.
+UNREADABLE: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
+    "an action that is text": (STEPS, lambda m: m.update(action="x")),
+    "an action of nothing": (STEPS, lambda m: m.update(action=[None])),
+    "an event without a step": (EVENTS, lambda m: (m.pop("step"), m.update(value="other"))),
+    "an event without a cause": (EVENTS, lambda m: m.pop("cause")),
+    "a command without arguments": (COMMANDS, lambda m: m.update(arguments=None)),
+    "arguments of another command": (COMMANDS, lambda m: m.update(arguments={"a": 1})),
+    "a command without a name": (COMMANDS, lambda m: m.pop("name")),
+}
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_a_message_that_cannot_be_read_is_an_error_of_the_file(
+    what: str, seed: int, tmp_path: Path
+) -> None:
+    storm(tmp_path / "a.mcap", seed, 60)
+    topic, spoil = UNREADABLE[what]
+
+    def change(found: str, message: dict[str, Any]) -> dict[str, Any]:
+        if found == topic:
+            spoil(message)
+        return message
+
+    changed = rewrite(tmp_path / "a.mcap", tmp_path / "b.mcap", change)
+    with pytest.raises(RecordingError, match=r"b\.mcap: a message of /wmrt/.* cannot be read"):
+        replay(changed, Habit())
+
+
 def nan(message: dict[str, Any]) -> None:
     message["observation"]["gap"] = {"$": "float", "value": "nan"}
 

@@ -142,7 +142,7 @@ def _head(path: Path) -> dict[str, str]:
 def _message(path: Path, data: bytes) -> dict[str, Any]:
     try:
         message = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordingError(f"{path}: a message is no JSON: {error}") from None
     if not isinstance(message, dict):
         raise RecordingError(f"{path}: a message is no JSON object")

@@ -138,12 +138,18 @@ class _Replay:
     def run(self, on_step: Callable[[int], object] | None) -> Report:
         report = self._report
         for topic, message in self._recording.items():
-            if topic == EVENTS:
-                self._compare_event(message)
-            elif not self._more_events():
-                self._do(topic, message)
-                if topic == STEPS and on_step is not None:
-                    on_step(report.steps)
+            try:
+                if topic == EVENTS:
+                    self._compare_event(message)
+                elif not self._more_events():
+                    self._do(topic, message)
+            except (KeyError, TypeError, ValueError, AttributeError, struct.error) as error:
+                raise RecordingError(
+                    f"{self._recording.path}: a message of {topic} after step {self._script.step} "
+                    f"cannot be read: {error!r:.200}"
+                ) from None
+            if topic == STEPS and on_step is not None:
+                on_step(report.steps)
             if report.difference is not None or report.gap is not None:
                 return report
         report.complete = self._recording.end is not None
@@ -165,8 +171,6 @@ class _Replay:
                 report.gap = f"{missing} missing after step {after}: {message['reason']}"
         except RecordingError as error:
             report.gap = f"after step {self._script.step}: {error}"
-        except KeyError as error:
-            raise RecordingError(f"{self._recording.path}: a message lacks {error}") from None
         self._events += self._controller.breakers.events.drain()
 
     def _step(self, message: Mapping[str, Any]) -> None:
