@@ -178,6 +178,7 @@ def test_zeros_and_large_gates(seed: int) -> None:
         ({1: torch.zeros(300, dtype=torch.float64)}, UsageError, "norm is torch.float64"),
         ({7: torch.zeros(9, dtype=torch.int8)}, UsageError, "work has 9 bytes, 1664 are needed"),
         ({8: torch.zeros(2, 32, dtype=torch.int8)}, UsageError, r"take at least \[2, 64\]"),
+        ({8: torch.zeros((), dtype=torch.int8)}, UsageError, r"codes are \[\]"),
         ({8: torch.zeros(3, 256, dtype=torch.int8)}, UsageError, r"codes is .*\[3, 256\]"),
         ({9: torch.zeros(2, 2)}, UsageError, r"factors is .*\[2, 2\]; it has to be .*\[2, 8\]"),
     ],
