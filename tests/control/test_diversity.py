@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.control.support import Bench, FakePolicy, answer
+from tests.control.support import Bench, FakePolicy, answer, constant
 from wmrt.control import Channel
 from wmrt.core.errors import SafetyError
 
@@ -60,3 +60,9 @@ def test_the_memory_of_a_channel_is_told() -> None:
     ]
     report = Bench(Model("a", "nvfp4"), channels=channels).controller.stats()["channels"]
     assert [report[name]["resident_bytes"] for name in ("other", "rule")] == [1_000, None]
+
+
+def test_the_running_policys_own_method_is_no_second_opinion() -> None:
+    policy = constant(0.1, 0.1)
+    with pytest.raises(SafetyError, match="'a' and 'the running model' are both one FakePolicy"):
+        Bench(policy, channels=[Channel("a", policy.step), Channel("b", lambda s, p: p)])

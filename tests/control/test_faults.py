@@ -52,7 +52,8 @@ def test_any_value_as_the_policys_answer(value: Any) -> None:
                    answer([0.1, 0.1], predicted={"gap": value, "pose": [value] * 3}),
                    answer([0.1, 0.1], chunk=value)):  # fmt: skip
         policy = FakePolicy(lambda s, p, result=result: result)  # type: ignore[misc]
-        Bench(policy, channels=[Channel("a", policy.step), Channel("b", policy.step)]).acts(3)
+        others = [Channel(name, FakePolicy(policy.answer).step) for name in "ab"]
+        Bench(policy, channels=others).acts(3)
 
 
 class Panic(BaseException):

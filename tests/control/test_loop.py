@@ -197,8 +197,10 @@ def test_arguments() -> None:
         run_loop(controller, print, print, stop=5)  # type: ignore[arg-type]
     with pytest.raises(SafetyError, match="warn_every must be"):
         run_loop(controller, print, print, warn_every=0.0, steps=1)
-    with pytest.raises(UsageError, match="grace is 0 to 1"):
-        run_loop(controller, print, print, grace=1.5, steps=1)
+    graces, steps = [{"grace": g} for g in (1.5, math.nan, "x")], [{"steps": n} for n in ("3", 2.5)]
+    for wrong in (*graces, *steps, {"timer": 3}, {"warn": 3}):
+        with pytest.raises(SafetyError, match=next(iter(wrong))):
+            run_loop(controller, print, print, **{"steps": 1, **wrong})  # type: ignore[arg-type]
 
 
 def test_throttle_says_the_first_at_once() -> None:

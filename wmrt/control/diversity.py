@@ -31,8 +31,8 @@ def identity_of(thing: Any) -> Identity | None:
     if isinstance(weights, str) and hasattr(recipe, "to_json"):
         content = json.dumps(recipe.to_json(), sort_keys=True)
         return Identity((weights, content), f"the weights {weights[:16]} in {recipe.name}")
-    if callable(getattr(thing, "step", None)):
-        return Identity((id(thing),), f"one {type(thing).__name__}")
+    if callable(getattr(owner, "step", None)):  # itself, or its method
+        return Identity((id(owner),), f"one {type(owner).__name__}")
     return None
 
 

@@ -22,7 +22,8 @@ def load_limits(path: str | Path, schema: SchemaLike, actions: ActionSpec, perio
     """The limits that a file states (`wmrt.safety.limits_form`), for a policy.
 
     Args:
-        path: a JSON file. What it leaves out is as in `default_limits`, what it states is tighter.
+        path: a JSON file. What it leaves out is as in `default_limits`; its ranges and rates are
+            tighter.
         schema, actions: the policy's. period: control period, seconds.
 
     Raises:

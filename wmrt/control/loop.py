@@ -95,14 +95,19 @@ def run_loop(
         warn: gets skipped cycles and failures in words, at most once every ``warn_every`` seconds.
 
     Raises:
-        SafetyError: an argument of a wrong type.
-        UsageError: a grace that is not 0 to 1; a controller that goes by a simulator's clock, in
-            real time.
+        SafetyError: an argument of a wrong type, or a grace that is not 0 to 1.
+        UsageError: a controller that goes by a simulator's clock, in real time.
     """
     settings.require(isinstance(controller, Controller), "controller", "a Controller", controller)
     settings.require(callable(observe), "observe", "a function () -> state", observe)
     settings.require(callable(send), "send", "a function (action)", send)
     settings.function("stop", stop, "() -> bool")
+    settings.require(callable(warn), "warn", "a function (text)", warn)
+    settings.has_methods("timer", timer, ("now_ns", "sleep_ns"), optional=True)
+    if steps is not None:
+        settings.count("steps", steps, 0)
+    ok = isinstance(grace, (int, float)) and 0 <= grace <= 1
+    settings.require(ok, "grace", "0 to 1 periods", grace)
     if timer is None and isinstance(controller.clock, StepClock):
         raise UsageError(
             "run_loop: the controller goes by a simulator's clock, its rate limits would not see "

@@ -1,4 +1,5 @@
-"""The form in which people write limits down: per actuator, in its unit, named; only ever tighter.
+"""The form in which people write limits down: per actuator, in its unit, named;
+ranges and rates only ever tighter.
 
 .. code-block:: json
 
