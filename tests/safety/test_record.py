@@ -188,3 +188,9 @@ def test_half_open_falls_back_at_the_halved_rate_and_a_latch_at_the_full_one() -
     rig.steps(2, (0.0, 0.45))
     rig.breakers.estop()
     assert rig.step(REST).action[1] == pytest.approx(0.0, abs=1e-7)  # by 0.45, within 0.6
+
+
+def test_a_proposal_holds_nothing_that_was_not_given() -> None:
+    proposal = Proposal()
+    assert proposal.action is None and proposal.fault is None
+    assert dict(proposal.predicted) == {} and proposal.late is False
