@@ -98,7 +98,11 @@ static inline __m512 emulated_halves(__m256i v)
     for (int i = 0; i < 16; i++) {
         uint32_t bits = (uint32_t)(from[i] & 0x7fff) << 13;
         memcpy(to + i, &bits, 4);
-        to[i] = (from[i] & 0x8000 ? -0x1p112f : 0x1p112f) * to[i];
+        if ((from[i] & 0x7c00) == 0x7c00) /* infinity, NaN */
+            bits |= 0x7f800000, memcpy(to + i, &bits, 4);
+        else
+            to[i] *= 0x1p112f;
+        to[i] = from[i] & 0x8000 ? -to[i] : to[i];
     }
     return _mm512_castsi512_ps(emulated_loaded(to));
 }
