@@ -75,3 +75,12 @@ def test_it_keeps_nothing() -> None:
     finally:
         gc.enable()
     assert abs(grown) < 100, "blocks after 5000 steps, the collector off: there is no garbage"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_a_request_to_stop_the_process_passes(error: type[BaseException]) -> None:
+    def fallback() -> tuple[float, ...]:
+        raise error
+
+    with pytest.raises(error):
+        Breakers(limits()).guard(PERIOD_NS, None, BAD, fallback=fallback)

@@ -291,3 +291,13 @@ def test_limits_cannot_be_altered() -> None:
     for part, name in ((made, "period"), (made.dims[0], "low"), (made.state[0], "low")):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(part, name, 0.5)
+
+
+@pytest.mark.parametrize(
+    "name", ["trip_limit", "good_inputs", "clean_steps", "heal_steps", "latch_opens"]
+)
+def test_counts_end_at_a_million(name: str) -> None:
+    most = dataclasses.replace(limits(), **{name: 1_000_000})
+    assert getattr(most, name) == 1_000_000
+    with pytest.raises(SafetyError, match=f"{name} must be a whole number of at least 1 and at"):
+        dataclasses.replace(limits(), **{name: 1_000_001})
