@@ -41,7 +41,8 @@ class Memory(NamedTuple):
     """What makes a robot continue where it was.
 
     Attributes:
-        sequence: of the last observation that was stepped. steps: control steps so far.
+        sequence: of the session's last observation that was stepped, -1 for none.
+        steps: control steps so far.
         last_action: the last one sent, normalised.
         breakers: their state. engaged: whether the policy may drive.
         snapshot: of the model's memory.
@@ -98,7 +99,7 @@ class Desk:
         self._mail = threading.Lock()
         self._waiting: Job | None = None
         self._skipped = 0
-        self._sequence = 0
+        self._stepped = (0, -1)  # session and sequence
 
     def post(self, job: Job) -> Job | None:
         """Put an observation in; returns the one it replaces. Any thread, never waits."""
@@ -128,7 +129,7 @@ class Desk:
         finally:
             self.seat.leave()
         took = time.perf_counter_ns() - began
-        self._sequence = seen.sequence
+        self._stepped = (seen.session, seen.sequence)
         self._reply(job, self._answer(job, action, took, began - job.arrived_ns, skipped))
 
     def _answer(self, job: Job, action: Any, took: int, queued: int, skipped: int) -> Acted:
@@ -157,8 +158,9 @@ class Desk:
     def remember(self, session: int) -> Memory:
         """The robot's memory now; in the desk's thread."""
         breakers = self.breakers
+        sequence = self._stepped[1] if self._stepped[0] == session else -1
         return Memory(
-            *(self.robot, session, self.epoch, self._sequence, breakers.step),
+            *(self.robot, session, self.epoch, sequence, breakers.step),
             *(breakers.reference, breakers.state.value, breakers.engaged, self.seat.snapshot()),
         )
 
@@ -167,7 +169,7 @@ class Desk:
         self.seat.restore(memory.snapshot)  # refuses before anything has changed
         self.controller.reset(memory.last_action)  # which forgets it
         self.seat.restore(memory.snapshot)
-        self.epoch, self._sequence = memory.epoch, memory.sequence
+        self.epoch, self._stepped = memory.epoch, (memory.session, memory.sequence)
         self.caution(memory.breakers, memory.engaged, memory.last_action)
 
     def caution(self, state: str, engaged: bool, last: Sequence[float] | None) -> None:

@@ -7,7 +7,6 @@ Nothing here waits for a step: desks work in threads of their own and answer thr
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import Counter
@@ -19,10 +18,11 @@ from wmrt.safety import State
 from wmrt.service.audit import Audit
 from wmrt.service.crew import Crew
 from wmrt.service.desk import Job
+from wmrt.service.places import Opened
 from wmrt.service.refusals import Refusal
-from wmrt.service.registry import Opened, Registry
+from wmrt.service.registry import Registry
 from wmrt.service.seats import warm_up
-from wmrt.service.sessions import Holder
+from wmrt.service.sessions import Holder, unknown
 from wmrt.service.settings import ServeSettings
 
 _log = logging.getLogger("wmrt.service")
@@ -59,7 +59,8 @@ class Host:
         self._jobs: set[Job] = set()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._keeper: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopped = False
 
     @property
     def schema(self) -> Any:
@@ -76,7 +77,9 @@ class Host:
         self.warm = True
         self.audit.note("started", **self.crew.described)
         if self.registry.store is not None and self.settings.snapshot_every:
-            self._keeper = asyncio.create_task(self._keep_all())
+            self._tasks.append(asyncio.create_task(self._keep_all()))
+        if self.registry.handover is not None:
+            self._tasks.append(asyncio.create_task(self.registry.handover.watch(self.registry)))
 
     def reasons(self) -> list[str]:
         """Why this process is not ready; empty if it is."""
@@ -101,14 +104,30 @@ class Host:
         session: int | None,
         measured: Sequence[float] | None,
         holder: Holder | None,
+        answered: int | None = None,
     ) -> Opened:
         """See `Registry.open`; also refuses while warming up or stopping."""
         try:
             self.require_serving()
-            return await self.registry.open(robot, session, measured, holder)
+            return await self.registry.open(robot, session, measured, holder, answered)
         except Refusal as refusal:
             self.counts[refusal.name] += 1
             raise
+
+    async def resume(self, seen: Observed) -> Opened | None:
+        """Restore the session of an observation that comes without a connection, if it is not in
+        this process and there is a snapshot of its epoch; None if it is here, or nothing is kept.
+
+        Raises:
+            Refusal: by name; unknown_session: there is no such snapshot.
+        """
+        if seen.robot in self.registry.places or self.registry.store is None:
+            return None
+        opened = await self.open(seen.robot, seen.session, None, None, seen.sequence - 1)
+        if opened.session.epoch < seen.epoch:  # of before a reset: another episode
+            self.counts["unknown_session"] += 1
+            raise unknown(seen.robot)
+        return opened
 
     def submit(self, seen: Observed, done: Done) -> None:
         """Hand an observation in; ``done`` gets the answer, in the event loop.
@@ -183,6 +202,8 @@ class Host:
         own.epoch += 1
         place.desk.epoch = own.epoch
         await self.registry.in_thread(place, lambda: place.desk.reset(measured))
+        if self.registry.handover is not None:  # whoever restores it must not go on before this
+            await self.registry.keep(place)
         return Opened(own, "fresh", True, own.sequence)
 
     # Stopping
@@ -198,19 +219,21 @@ class Host:
         return True
 
     async def stop(self) -> None:
-        """Keep every robot's memory, disengage, and end the threads."""
-        self.draining = True
-        if self._keeper is not None:
-            self._keeper.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._keeper
+        """Keep every robot's memory, disengage, and end the threads. Once is enough."""
+        if self._stopped:
+            return
+        self.draining = self._stopped = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        why = Refusal("draining", "the service is stopping; connect again, or elsewhere")
         for place in list(self.registry.places.values()):
             try:
-                await self.registry.keep(place)
-                await self.registry.in_thread(place, place.desk.close)
+                await self.registry.put_away(place, why)
             except Exception:  # of one robot; the others are kept all the same
                 _log.exception("robot %s was not put away", place.session.robot)
         await asyncio.to_thread(self.crew.close)
+        self.registry.close()
         self.audit.note("stopped", refusals=dict(self.counts))
 
     async def _keep_all(self) -> None:

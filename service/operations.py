@@ -9,8 +9,8 @@ from wmrt import __version__
 from wmrt.core.wire import VERSION
 from wmrt.service.host import Host
 from wmrt.service.messages import OperatorMessage
+from wmrt.service.places import Place
 from wmrt.service.refusals import Refusal
-from wmrt.service.registry import Place
 
 #: Events of a robot's breakers that are shown.
 EVENTS = 50

@@ -27,6 +27,7 @@ from wmrt.service.messages import (
     schema_json,
 )
 from wmrt.service.refusals import Refusal
+from wmrt.service.routing import require_routed, routed_by
 from wmrt.service.security import too_fast
 from wmrt.service.sessions import Session
 
@@ -55,6 +56,7 @@ class Stream:
         # A bucket for each connection: robots behind one address must not slow each other down.
         own = f"{scope['state']['client']} {next(self._number)}"
         link = Link(self._host, self._reader, receive, send, partial(self._buckets.take, own))
+        link.routed = routed_by(self._host.settings, scope)
         await link.run()
 
 
@@ -63,6 +65,9 @@ class Link:
 
     Answers wait in a place for one: a client that reads slowly gets the newest. Texts wait in a
     line of `TEXTS`.
+
+    Attributes:
+        routed: the robot by whose name it came to this process, where that is asked for.
     """
 
     def __init__(
@@ -71,6 +76,7 @@ class Link:
         self._host, self._reader, self._allowed = host, reader, allowed
         self._receive, self._send = receive, send
         self._session: Session | None = None
+        self.routed: str | None = None
         self._answer: bytes | str | None = None
         self._texts: deque[str] = deque(maxlen=TEXTS)
         self._wake = asyncio.Event()
@@ -117,8 +123,11 @@ class Link:
         if data.pop("kind") != "open":
             raise Refusal("malformed", "the first message opens a session: a text of kind open")
         wanted: OpenMessage = read_json(OpenMessage, data)
+        require_routed(self._host.settings, self.routed, wanted.robot)
         session = None if wanted.session is None else read_session(wanted.session)
-        opened = await self._host.open(wanted.robot, session, wanted.measured, self)
+        opened = await self._host.open(
+            wanted.robot, session, wanted.measured, self, wanted.answered
+        )
         self._session = opened.session
         self._text({**opened_json(self._host, opened), **schema_json(self._host)})
 

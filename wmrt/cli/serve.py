@@ -74,6 +74,9 @@ def _keeping_options(function: Any) -> Any:
             help="Folder of the robots' memories; a session goes on from there.",
         ),
         click.option("--snapshot-every", type=float, help="Seconds; 0: on stop. Default: 5."),
+        click.option(
+            "--shared", is_flag=True, default=None, help="Other services use --snapshots too."
+        ),
         click.option("--cpu", type=int, help="Of the inference thread; -1: any. Default: last."),
         click.option("--priority", type=int, help="Its SCHED_FIFO priority. Default: none."),
         click.option("--drain", type=float, help="Seconds for steps in work on stop. Default: 5."),

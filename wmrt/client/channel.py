@@ -7,6 +7,7 @@ robot's loop and the socket.
 from __future__ import annotations
 
 import json
+import re
 import select
 import socket
 import ssl
@@ -23,9 +24,10 @@ from websockets.protocol import State
 from websockets.uri import parse_uri
 
 from wmrt.core.errors import ServiceError, UsageError
-from wmrt.core.wire import REFUSALS
+from wmrt.core.wire import REFUSALS, ROBOT_HEADER
 
 _PATH = "/v1/stream"
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
 #: Bytes of one message; the schema comes in the largest.
 _MAX = 16 << 20
 
@@ -90,13 +92,19 @@ class Channel:
 
     Args:
         end: `time.monotonic` seconds until which it has to be open.
+        robot: sent as `ROBOT_HEADER`, by which a fleet finds the robot's process.
 
     Raises:
         Lost: it cannot be had until then. ServiceError: the service refuses, by name.
     """
 
     def __init__(
-        self, address: Address, token: str | None, end: float, context: ssl.SSLContext | None
+        self,
+        address: Address,
+        token: str | None,
+        end: float,
+        context: ssl.SSLContext | None,
+        robot: str | None = None,
     ) -> None:
         self._messages: deque[bytes | str] = deque()
         self._parts: list[bytes] = []
@@ -107,15 +115,17 @@ class Channel:
         except OSError as error:
             raise Lost(f"{address.text}: {error.strerror or error}") from None
         try:
-            self._shake_hands(token, end)
+            self._shake_hands(token, robot, end)
         except BaseException:
             self._socket.close()
             raise
 
-    def _shake_hands(self, token: str | None, end: float) -> None:
+    def _shake_hands(self, token: str | None, robot: str | None, end: float) -> None:
         request = self._protocol.connect()
         if token is not None:
             request.headers["Authorization"] = f"Bearer {token}"
+        if robot is not None and _NAME.fullmatch(robot):  # the service says no to others
+            request.headers[ROBOT_HEADER] = robot
         self._protocol.send_request(request)
         self._flush(end)
         while self._protocol.state is State.CONNECTING:
