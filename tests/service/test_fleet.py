@@ -1,0 +1,181 @@
+"""A fleet without Ray: settings, replicas, what is told. With Ray: test_fleet_ray.py."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.service.doubles import CanarySeat
+from wmrt.cli.main import main
+from wmrt.core.errors import MissingExtraError, UsageError
+from wmrt.core.wire import ROBOT_HEADER, Observed
+from wmrt.service import fleet, fleet_ray
+from wmrt.service.fleet_status import where
+from wmrt.service.leases import Leases
+from wmrt.service.messages import opened_json
+
+SEATS = "tests.service.doubles:canary_seats"
+TOKEN = "s3cret" * 5
+
+
+def values(tmp_path: Path, **changes: Any) -> dict[str, Any]:
+    return {"snapshots": tmp_path / "kept", "period": 0.01, "deadline": 10.0, **changes}
+
+
+def test_replicas_share_a_folder_and_are_found_by_the_robot_s_name(tmp_path: Path) -> None:
+    own, rest = fleet.read_fleet({"replicas": 3, "robots": None, **values(tmp_path)})
+    settings = fleet.replica_settings(rest, "replica-7")
+    assert (own.replicas, own.seats, settings.robots) == (3, None, 1)
+    assert (settings.shared, settings.route_by, settings.label) == (True, ROBOT_HEADER, "replica-7")
+    # Several processes on one processor would wait for each other.
+    assert (settings.cpu, settings.snapshot_every, settings.idle) == (-1, 1.0, 30.0)
+    assert fleet.replica_settings({**rest, "cpu": 0, "idle": 5.0}).idle == 5.0
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"replicas": 0}, "replicas: .*greater than or equal to 1.*0"),
+        ({"socket": "/run/x"}, "socket is a setting of one process"),
+        ({"shared": True}, "shared is a setting of one process"),
+        ({"robots": 17}, "robots: .*16"),
+        ({"snapshots": None}, "snapshots: a fleet's robots go .* through a folder"),
+        ({"host": "0.0.0.0"}, "pass --open"),
+        ({"host": "0.0.0.0", "open": True}, "needs a token"),
+    ],
+)
+def test_a_fleet_that_cannot_be_meant_is_one_line(
+    tmp_path: Path, given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        fleet.replica_settings(fleet.read_fleet({**values(tmp_path), **given})[1])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_token_is_no_argument_and_a_replica_without_one_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray keeps arguments where others can read them; and an environment may get lost."""
+    needs = fleet.Fleet(seats=SEATS, token=True)
+    with pytest.raises(UsageError, match="WMRT_SERVE_TOKEN is not in a replica's environment"):
+        fleet.Replica(needs, values(tmp_path), "one")
+    monkeypatch.setenv("WMRT_SERVE_TOKEN", TOKEN)
+    made = fleet.Replica(needs, values(tmp_path), "one")
+    assert made.host.settings.token is not None
+    asyncio.run(made.stop())
+    monkeypatch.setitem(sys.modules, "ray.serve", sys)  # not looked at before that is refused
+    with pytest.raises(UsageError, match="set WMRT_SERVE_TOKEN instead") as caught:
+        fleet.application({**values(tmp_path), "token": TOKEN})
+    assert TOKEN not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["nowhere:seats", "tests.service.doubles:none", "x", ""])
+def test_seats_that_are_not_there_are_told(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=r"module:function"):
+        fleet.load_seats(name, fleet.replica_settings(values(tmp_path)))
+
+
+def test_a_replica_that_stops_puts_its_robots_away_and_another_goes_on(tmp_path: Path) -> None:
+    """What Serve does to a replica that it replaces."""
+
+    async def life() -> None:
+        first, second = (
+            fleet.Replica(fleet.Fleet(seats=SEATS), values(tmp_path), name) for name in "ab"
+        )
+        await asyncio.gather(first.host.start(), second.host.start())
+        await first.check_health()
+        opened = await first.host.open("r1", None, None, None)
+        own = opened.session.id
+        seen = Observed("r1", own, 0, 0, {"canary": 0.5})
+        assert (await first.host.act(seen)).action[0] == 0.5
+        assert [(row["state"], row["token"]) for row in where(tmp_path / "kept")] == [("served", 1)]
+        await first.stop()
+        await first.stop()  # as Serve ends the application afterwards
+        assert [row["state"] for row in where(tmp_path / "kept")] == ["free"]
+        found = await second.host.resume(seen._replace(sequence=1))
+        assert found is not None and found.memory == "restored" and found.steps_lost == 0
+        assert opened_json(second.host, found)["steps_lost"] == 0
+        answer = await second.host.act(seen._replace(sequence=1))
+        assert round(answer.action[1] * 1e4) == 2
+        row = where(tmp_path / "kept")[0]
+        assert row["owner"].startswith("b-") and row["token"] == 2 and row["sequence"] == 0
+        await second.stop()
+
+    asyncio.run(life())
+
+
+def test_a_replica_whose_model_fails_is_unhealthy(tmp_path: Path) -> None:
+    async def life() -> None:
+        made = fleet.Replica(fleet.Fleet(seats=SEATS), values(tmp_path), "one")
+        made._failed(ValueError("no such kernel"))
+        with pytest.raises(RuntimeError, match="cannot be stepped: no such kernel"):
+            await made.check_health()
+        await made.stop()
+
+    asyncio.run(life())
+
+
+def test_a_model_is_stepped_before_robots_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seats = [CanarySeat()]
+    monkeypatch.setattr(fleet, "load_seats", lambda *_: seats)
+    made = fleet.Replica(fleet.Fleet(seats=SEATS), values(tmp_path), "one")
+    assert seats[0].asked > 0
+    asyncio.run(made.stop())
+
+
+def test_status_tells_where_each_robot_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "kept"
+    with pytest.raises(UsageError, match="no such folder"):
+        where(folder)
+    living, dead = Leases(folder, "living"), Leases(folder, "dead")
+    for robot, leases in (("r1", living), ("r2", dead), ("r3", living)):
+        lease = leases.take(robot, None)
+        assert lease is not None
+        if robot == "r3":
+            leases.release(lease)
+    dead.close()
+    (folder / "r1.safetensors").write_bytes(b"damaged")
+    rows = {row["robot"]: row for row in where(folder)}
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "r1": "served", "r2": "orphaned", "r3": "free"
+    }  # fmt: skip
+    assert "no snapshot that can be read" in rows["r1"]["fault"] and rows["r2"]["fault"] is None
+    assert main(["fleet", "--status", "--snapshots", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "orphaned" in shown and living.owner in shown
+    assert main(["fleet", "--status", "--snapshots", str(tmp_path / "none")]) == 2
+
+
+def test_without_ray_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "ray"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "ray", None)  # type: ignore[arg-type]
+    with pytest.raises(MissingExtraError, match=r"pip install 'wmrt\[fleet\]'"):
+        fleet.application(values(tmp_path))
+    for name in fleet_ray.ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+    assert main(["fleet", "--snapshots", str(tmp_path / "kept")]) == 2
+    assert "pip install 'wmrt[fleet]'" in capsys.readouterr().err
+
+
+def test_ray_reports_to_nobody_and_lets_nobody_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in fleet_ray.ENVIRONMENT:
+        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.delenv(name)
+    fleet_ray.prepare_environment()
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+    assert os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.raises(UsageError, match=r"RAY_AUTH_MODE=disabled: .* runs code"):
+        fleet_ray.prepare_environment()
