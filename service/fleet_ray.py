@@ -18,20 +18,28 @@ ENVIRONMENT = {
     # them, all of them listen on every interface, whatever address init is given.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_SERVE_LOG_TO_STDERR": "0",
-    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "2",
 }
+#: Whether HAProxy, which comes with Ray Serve, stands before the replicas instead of Ray's own.
+_HAPROXY = "RAY_SERVE_ENABLE_HA_PROXY"
+#: Seconds from the order to stop a replica to its beginning: proxies send nothing more by then.
+_DEREGISTERED = 1.0
 #: Bytes for objects that Ray's processes share; requests are not among them.
 _STORE = 80 << 20
 
 
-def prepare_environment() -> None:
+def prepare_environment(haproxy: dict[str, str] | None = None) -> None:
     """Set `ENVIRONMENT` where the user has not. Before Ray is imported.
+
+    Args:
+        haproxy: of `fleet_haproxy.environment`; None for Ray's own proxy.
 
     Raises:
         UsageError: the user has switched Ray's authentication off.
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    os.environ[_HAPROXY] = "0" if haproxy is None else "1"
+    os.environ.update(haproxy or {})
     if os.environ["RAY_AUTH_MODE"] != "token":
         raise UsageError(
             f"RAY_AUTH_MODE={os.environ['RAY_AUTH_MODE']}: without a token, whoever reaches Ray's "
@@ -40,7 +48,10 @@ def prepare_environment() -> None:
 
 
 def routing() -> dict[str, Any]:
-    """Options of a deployment that send a robot's requests to one replica."""
+    """Options of a deployment that send a robot's requests to one replica. None for HAProxy, which
+    is told by its own configuration (`fleet_haproxy`)."""
+    if os.environ.get(_HAPROXY) == "1":
+        return {}
     config = require("ray.serve.config", "fleet")
     router = config.RequestRouterConfig(
         request_router_class="ray.serve.experimental.consistent_hash_router.ConsistentHashRouter",
@@ -50,7 +61,7 @@ def routing() -> dict[str, Any]:
 
 
 class Cluster:
-    """Ray on this machine, with Serve's proxy, until `stop`.
+    """Ray on this machine, with Serve's proxy, until `stop`; after `prepare_environment`.
 
     Args:
         host, port: of the proxy. tls_cert, tls_key: PEM files.
@@ -62,7 +73,6 @@ class Cluster:
     def __init__(
         self, host: str, port: int, processes: int, tls: tuple[str | None, str | None]
     ) -> None:
-        prepare_environment()
         ray, self._serve = require("ray", "fleet"), require("ray.serve", "fleet")
         self._ray = ray
         options = require("ray.serve.config", "fleet").HTTPOptions(
@@ -124,6 +134,7 @@ def prepare_replica(stop: Callable[[], Awaitable[None]]) -> None:
         return add_port(server, address if clusters else address.replace("[::]", "127.0.0.1"))
 
     async def stop_first(self: Any) -> None:
+        await asyncio.sleep(_DEREGISTERED)
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_call(stop), loop))
         await shut_down(self)
 

@@ -91,6 +91,8 @@ class Handover:
             return
         if claim.denied == "unknown_session":
             raise unknown(robot)
+        if claim.denied == "not_ready":
+            raise Refusal("not_ready", f"robot {robot} cannot be handed over now")
         raise Refusal("held", f"another client holds robot {robot}, in another process")
 
     async def watch(self, registry: Registry) -> None:
@@ -111,6 +113,10 @@ class Handover:
         if claim is None or claim.denied is not None or claim.by == self.leases.owner:
             return
         denied = self._objection(place.session, claim.session)
+        if denied is None and not await registry.keep(place):
+            denied = (
+                "not_ready"  # a disk that takes nothing: here the robot goes on, there it cannot
+            )
         if denied is None:
             await registry.leave(place)
             self._audit.note("handed_over", robot=robot, to=claim.by)

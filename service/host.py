@@ -7,6 +7,7 @@ Nothing here waits for a step: desks work in threads of their own and answer thr
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import Counter
@@ -56,6 +57,8 @@ class Host:
         self.acted: list[Callable[[Acted], object]] = []
         self.counts: Counter[str] = Counter()
         self.warm = self.draining = False
+        self._latched: set[str] = set()
+        self._keep_now = asyncio.Event()
         self._jobs: set[Job] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -76,7 +79,7 @@ class Host:
         await asyncio.to_thread(warm_up, self.crew.seats)
         self.warm = True
         self.audit.note("started", **self.crew.described)
-        if self.registry.store is not None and self.settings.snapshot_every:
+        if self.registry.store is not None:
             self._tasks.append(asyncio.create_task(self._keep_all()))
         if self.registry.handover is not None:
             self._tasks.append(asyncio.create_task(self.registry.handover.watch(self.registry)))
@@ -173,6 +176,7 @@ class Host:
         seen = job.observed
         place = self.registry.places.get(seen.robot)
         if isinstance(answer, Acted):
+            self._look(answer)
             for listener in self.acted:
                 try:
                     listener(answer)
@@ -236,9 +240,19 @@ class Host:
         self.registry.close()
         self.audit.note("stopped", refusals=dict(self.counts))
 
+    def _look(self, answer: Acted) -> None:
+        """A latch is kept at once: a process that is killed must not heal it."""
+        if answer.breakers != State.LATCHED.value:
+            self._latched.discard(answer.robot)
+        elif answer.robot not in self._latched:
+            self._latched.add(answer.robot)
+            self._keep_now.set()
+
     async def _keep_all(self) -> None:
         while True:
-            await asyncio.sleep(self.settings.snapshot_every)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._keep_now.wait(), self.settings.snapshot_every or None)
+            self._keep_now.clear()
             for place in list(self.registry.places.values()):
                 try:
                     await self.registry.keep(place)

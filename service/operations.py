@@ -124,6 +124,8 @@ async def operate(
             await host.registry.in_thread(place, lambda: controller.engage(name, message.measured))
         else:
             await host.registry.in_thread(place, lambda: controller.reset_latch(name))
+        if action not in ("estop", "release"):
+            await host.registry.keep(place)  # a process that is killed must not undo it
     finally:
         host.audit.note(
             f"breakers_{action}", robot=message.robot, operator=name, client=client,

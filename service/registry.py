@@ -109,6 +109,8 @@ class Registry:
             else:
                 opened = await self._again(place, session, measured)
             place = self.places.get(robot)
+            if self.handover is not None and place is not None and not opened.resumed:
+                await self.keep(place)  # a session that was opened is one that can be restored
             if place is None or place.leaving:  # it was wanted elsewhere meanwhile
                 raise moved(robot)
             opened.session.hold(holder, time.monotonic())
@@ -158,12 +160,10 @@ class Registry:
             return await self._seat_ours(robot, session, measured, None)
         lease = await self.handover.acquire(robot, session)
         try:
-            opened = await self._seat_ours(robot, session, measured, lease)
+            return await self._seat_ours(robot, session, measured, lease)
         except BaseException:
             await asyncio.to_thread(self.handover.leases.release, lease)
             raise
-        await self.keep(self.places[robot])  # a session that was opened is one that can be restored
-        return opened
 
     async def _seat_ours(
         self, robot: str, session: int | None, measured: Sequence[float] | None, lease: Lease | None

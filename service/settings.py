@@ -36,7 +36,8 @@ class ServeSettings(BaseSettings):
         hold: seconds for which a client that is not connected any more still holds its robot.
         idle: seconds without a client after which a robot gives its place to another one.
         snapshots: folder of the robots' memories. snapshot_every: seconds between two; 0: only when
-            the service stops. shared: other services use the folder too, and hand robots over.
+            the service stops. A latch is kept at once.
+        shared: other services use the folder too, and hand robots over.
         label: how other processes and people know this one.
         route_by: header that has to be the robot's name: a fleet finds the robot's process by it.
         max_body: bytes of a request or message. connections: at one time, requests included.

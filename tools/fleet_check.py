@@ -1,5 +1,5 @@
 """What becomes of robots when a replica of their fleet is killed, and when all are replaced; and
-what Ray's proxy adds to a round trip.
+what the proxy adds to a round trip.
 
     python tools/fleet_check.py --json benchmarks/fleet.json
 
@@ -103,9 +103,11 @@ def fleet(folder: Path, port: int, *options: str) -> Iterator[Fleet]:
         running.stop()
 
 
-def events(folder: Path, port: int, replicas: int, robots: int, seconds: float) -> dict[str, Any]:
+def events(
+    folder: Path, port: int, replicas: int, robots: int, seconds: float, proxy: str = "haproxy"
+) -> dict[str, Any]:
     """Load, a kill, a redeployment, a stop; figures of each."""
-    limits = ("--replicas", str(replicas), "--robots", str(min(16, robots)))
+    limits = ("--replicas", str(replicas), "--robots", str(min(16, robots)), "--proxy", proxy)
     with fleet(folder, port, *limits, *_CANARIES) as running:
         load = Load(running.address, robots, rate=10.0, seed=int.from_bytes(os.urandom(4), "big"))
         try:
@@ -138,14 +140,15 @@ def _told(load: Load, seconds: float, before: dict[str, int] | None = None) -> d
     return told
 
 
-def latencies(folder: Path, port: int, rounds: int) -> dict[str, Any]:
-    """Round trips to one tiny model of random weights, through Ray's proxy and without."""
-    served = ("--model", tiny(folder), "--threads", "1", "--period", "0.001", "--rate", "1e6")
+def latencies(folder: Path, port: int, rounds: int, proxy: str) -> dict[str, Any]:
+    """Round trips to one tiny model of random weights, through the proxy and without, in turns."""
+    model = str(folder / "tiny") if (folder / "tiny").exists() else tiny(folder)
+    served = ("--model", model, "--threads", "1", "--period", "0.001", "--rate", "1e6")
     served = (*served, "--deadline", "1.0", "--robots", "2")
     serve = [sys.executable, "-m", "wmrt", "serve", *served, "--port", str(port + 1)]
     plain = subprocess.Popen(serve)
     try:
-        with fleet(folder, port, "--replicas", "2", *served) as running:
+        with fleet(folder, port, "--replicas", "2", "--proxy", proxy, *served) as running:
             arms = {
                 "wmrt serve, WebSocket": websocket_arm(f"ws://127.0.0.1:{port + 1}", "ws"),
                 "wmrt fleet, WebSocket": websocket_arm(running.address, "ws"),
@@ -181,22 +184,32 @@ def faults(found: dict[str, Any], robots: int) -> list[str]:
 @click.option("--robots", type=click.IntRange(1, 16), default=12, show_default=True)
 @click.option("--seconds", type=click.FloatRange(1.0), default=20.0, show_default=True)
 @click.option("--rounds", type=click.IntRange(0), default=20, show_default=True, help="0: none.")
+@click.option("--proxy", "proxies", type=click.Choice(["haproxy", "ray"]), multiple=True)
 @json_option
 def command(
-    replicas: int, robots: int, seconds: float, rounds: int, json_path: Path | None
+    replicas: int,
+    robots: int,
+    seconds: float,
+    rounds: int,
+    proxies: tuple[str, ...],
+    json_path: Path | None,
 ) -> None:
-    """Kill a replica, redeploy, stop, all under load; measure Ray's proxy."""
+    """Kill a replica, redeploy, stop, all under load; measure the proxies."""
     port = 20_000 + os.getpid() % 20_000
+    results: dict[str, Any] = {"replicas": replicas, "robots": robots, "proxies": {}}
+    wrong = []
     with tempfile.TemporaryDirectory() as name:
-        found = events(Path(name), port, replicas, robots, seconds)
-        for phase, told in found.items():
-            console().print(f"{phase}: {told}", markup=False, soft_wrap=True)
-        if rounds:
-            found["latency"] = latencies(Path(name), port + 2, rounds)
-            show(found["latency"])
-    found.update(replicas=replicas, robots=robots, load_average=os.getloadavg()[0])
-    write_result(json_path, found, model="canaries; tiny, random weights")
-    wrong = faults(found, robots)
+        for proxy in proxies or ("haproxy", "ray"):
+            port += 4
+            found = events(Path(name), port, replicas, robots, seconds, proxy)
+            for phase, told in found.items():
+                console().print(f"{proxy}, {phase}: {told}", markup=False, soft_wrap=True)
+            wrong += [f"{proxy}, {fault}" for fault in faults(found, robots)]
+            if rounds:
+                found["latency"] = latencies(Path(name), port + 2, rounds, proxy)
+                show(found["latency"])
+            results["proxies"][proxy] = {**found, "load_average": os.getloadavg()[0]}
+    write_result(json_path, results, model="canaries; tiny, random weights")
     if wrong:
         falls_short("; ".join(wrong))
 

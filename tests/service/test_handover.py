@@ -212,6 +212,43 @@ def test_a_reset_is_kept_at_once(tmp_path: Path) -> None:
         assert found is not None and (found.epoch, found.sequence) == (epoch, 0)
 
 
+def test_a_client_that_was_taken_over_does_not_come_back_through_a_kill(tmp_path: Path) -> None:
+    with pair(tmp_path, on_second_client="takeover") as both:
+        first, second = both[0].raw(), both[0].raw()
+        old = first.open()
+        first.acted(0)
+        new = second.open()
+        assert first.closed() == 4409
+        leases = both[0].host.registry.handover
+        assert leases is not None
+        leases.leases.close()  # killed
+        told = both[1].raw().open(session=old["session"])
+        assert told["error"]["name"] == "unknown_session"
+        assert both[1].raw().open(session=new["session"])["memory"] == "restored"
+
+
+def test_a_robot_that_cannot_be_kept_is_not_given_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pair(tmp_path) as both:
+        raw = both[0].raw()
+        own = raw.open()
+        raw.acted(0)
+        store = both[0].host.registry.store
+        assert store is not None
+
+        def full(*_: object) -> None:
+            raise UsageError("no space left")
+
+        monkeypatch.setattr(store, "_write", full)
+        told = both[1].raw().open(session=own["session"])
+        assert told["error"]["name"] == "not_ready"
+        assert raw.acted(1).sequence == 1 and owners(both, "r1") == [True, False]
+        monkeypatch.undo()
+        opened = both[1].raw().open(session=own["session"], answered=1)
+        assert opened["memory"] == "restored" and opened["steps_lost"] == 0
+
+
 def test_a_folder_that_cannot_be_used_is_told_and_passes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,13 @@ _MODULES = ("ray", "fastapi", "uvicorn", "websockets", "msgspec", "pydantic_sett
 @click.option("--snapshot-every", type=float, help="Seconds: what a kill loses. Default: 1.")
 @click.option("--drain", type=float, help="Seconds for steps in work on stop. Default: 5.")
 @access_options(socket=False)
+@click.option(
+    "--proxy",
+    type=click.Choice(["haproxy", "ray"]),
+    default="haproxy",
+    show_default=True,
+    help="Before the replicas.",
+)
 @click.option("--seats", hidden=True)
 @click.option("--status", is_flag=True, help="Say where each robot is, and end.")
 @json_option
@@ -43,6 +51,7 @@ def command(
     token_file: Path | None,
     operator_token_file: Path | None,
     status: bool,
+    proxy: str,
     **given: Any,
 ) -> None:
     """Serve a model to many robots from several processes, until SIGTERM or Ctrl-C.
@@ -63,10 +72,17 @@ def command(
             os.environ[f"WMRT_SERVE_{name.upper()}"] = token
     from wmrt.service.fleet_ray import prepare_environment
 
-    prepare_environment()
-    for module in _MODULES:
+    for module in _MODULES[1:]:
         require(module, "fleet")
-    _run(given, json_path)
+    with tempfile.TemporaryDirectory(prefix="wmrt-fleet-") as folder:
+        haproxy = None
+        if proxy == "haproxy":
+            from wmrt.service.fleet_haproxy import environment
+
+            haproxy = environment(Path(folder))
+        prepare_environment(haproxy)
+        require("ray", "fleet")
+        _run(given, json_path)
 
 
 def _status(folder: Path, json_path: Path | None) -> None:
@@ -114,7 +130,7 @@ def _run(given: dict[str, Any], json_path: Path | None) -> None:
         json_path,
         {**results, "robots": where(settings.snapshots)},
         device=settings.device,
-        model=settings.model,
+        model=settings.model if fleet.seats is None else None,
         recipe=settings.recipe,
     )
     if stopped.by == signal.SIGINT:

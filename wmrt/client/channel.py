@@ -233,13 +233,15 @@ def _left(end: float) -> float:
     return left
 
 
-def _refusal(response: Response) -> ServiceError:
-    """What a service says that does not let in."""
+def _refusal(response: Response) -> ServiceError | Lost:
+    """What a service says that does not let in; `Lost` for a proxy that finds no service."""
     status = response.status_code
     try:
         error = json.loads(response.body or b"")["error"]
         name, message = str(error["name"]), str(error["message"])
     except (ValueError, KeyError, TypeError):
+        if status >= 500:  # services give a reason; a fleet's proxy may just have lost its replica
+            return Lost(f"a proxy answers with HTTP {status}")
         name, message = _by_status(status), "no reason given"
     return ServiceError(f"{message} (HTTP {status})", name)
 
