@@ -175,3 +175,55 @@ def test_a_folder_is_one_service_s_or_those_that_share_it(tmp_path: Path) -> Non
     for lock in both:
         lock.close()
     FolderLock(tmp_path / "kept", shared=False).close()
+
+
+_CONTENDER = """
+import os, random, sys
+from pathlib import Path
+from wmrt.service.leases import Leases
+from wmrt.service.refusals import Refusal
+
+folder, seed, rounds = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+rng, own, refused = random.Random(seed), Leases(folder, "contender"), 0
+for _ in range(rounds):
+    lease = own.take("r1", own.read("r1"))  # by force, as from an owner that does not answer
+    if lease is None:
+        continue
+    for _ in range(rng.randrange(1, 6)):
+        try:
+            with own.fenced(lease):
+                with open(folder / "log", "a") as log:
+                    log.write(f"{lease.token} ")
+                    log.flush()
+                    os.sched_yield()
+                    log.write(f"{lease.token} {own.owner}\\n")
+        except Refusal:
+            refused += 1
+            assert not own.holds(lease)
+print(refused)
+"""
+
+
+def test_processes_that_fight_for_a_robot_write_one_after_the_other(
+    tmp_path: Path, seed: int
+) -> None:
+    """What lies on disk is in the order of the tokens, each of one owner, whoever is how slow."""
+    command = [sys.executable, "-c", _CONTENDER, str(tmp_path)]
+    started = [
+        subprocess.Popen([*command, str(seed + i), "60"], stdout=subprocess.PIPE, text=True)
+        for i in range(3)
+    ]
+    refused = 0
+    for process in started:
+        said, _ = process.communicate(timeout=120.0)
+        assert process.returncode == 0
+        refused += int(said)
+    lines = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
+    assert all(len(line) == 3 and line[0] == line[1] for line in lines)
+    tokens = [int(line[0]) for line in lines]
+    assert tokens == sorted(tokens) and len(set(tokens)) > 3
+    owners: dict[str, set[str]] = {}
+    for token, _, owner in lines:
+        owners.setdefault(token, set()).add(owner)
+    assert all(len(names) == 1 for names in owners.values())
+    assert refused > 0, "nobody lost the robot while it wrote: this run shows nothing"
