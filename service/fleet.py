@@ -33,6 +33,8 @@ SNAPSHOT_EVERY = 1.0
 #: Seconds without a client after which a robot gives its place away: it can be restored, and a
 #: replica needs the places when another one has died.
 IDLE = 30.0
+#: Robots of a replica. Names spread unevenly, and those of one that died go to the others.
+ROBOTS = 16
 #: Settings that mean one process's own socket.
 _NOT_HERE = ("socket", "shared", "route_by", "label")
 
@@ -88,7 +90,7 @@ def replica_settings(values: Mapping[str, Any], label: str = "replica") -> Serve
     if values.get("snapshots") is None and "WMRT_SERVE_SNAPSHOTS" not in os.environ:
         raise UsageError("snapshots: a fleet's robots go from replica to replica through a folder")
     return read_settings(
-        **{"snapshot_every": SNAPSHOT_EVERY, "idle": IDLE, "cpu": -1, **values},
+        **{"snapshot_every": SNAPSHOT_EVERY, "idle": IDLE, "robots": ROBOTS, "cpu": -1, **values},
         **{"shared": True, "route_by": ROBOT_HEADER, "label": label},
     )
 

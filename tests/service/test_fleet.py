@@ -30,7 +30,7 @@ def values(tmp_path: Path, **changes: Any) -> dict[str, Any]:
 def test_replicas_share_a_folder_and_are_found_by_the_robot_s_name(tmp_path: Path) -> None:
     own, rest = fleet.read_fleet({"replicas": 3, "robots": None, **values(tmp_path)})
     settings = fleet.replica_settings(rest, "replica-7")
-    assert (own.replicas, own.seats, settings.robots) == (3, None, 1)
+    assert (own.replicas, own.seats, settings.robots) == (3, None, 16)
     assert (settings.shared, settings.route_by, settings.label) == (True, ROBOT_HEADER, "replica-7")
     # Several processes on one processor would wait for each other.
     assert (settings.cpu, settings.snapshot_every, settings.idle) == (-1, 1.0, 30.0)
