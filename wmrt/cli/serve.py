@@ -26,7 +26,11 @@ def model_options(function: Any) -> Any:
         click.option("--device", metavar="DEVICE", help="Default: cpu."),
         click.option("--executor", type=click.Choice(["auto", "native", "triton", "eager"])),
         click.option("--threads", type=int, help="That step the model."),
-        click.option("--robots", type=int, help="How many share it, 1 to 16. Default: 1."),
+        click.option(
+            "--robots",
+            type=int,
+            help="How many share it, 1 to 16. Default: 1, a replica of a fleet 16.",
+        ),
         click.option("--period", type=float, help="Of the control loop, s. Default: the model's."),
         click.option(
             "--resample", type=click.Choice(["linear"]), help="Run faster than the model."
