@@ -12,13 +12,15 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from wmrt.core.wire import Acted, Observed
-from wmrt.safety import State
+from wmrt.service import health
 from wmrt.service.audit import Audit
 from wmrt.service.crew import Crew
 from wmrt.service.desk import Job
+from wmrt.service.meter import Meter
+from wmrt.service.pulse import Pulse
 from wmrt.service.refusals import Refusal
 from wmrt.service.registry import Opened, Registry
 from wmrt.service.seats import warm_up
@@ -27,6 +29,7 @@ from wmrt.service.settings import ServeSettings
 
 _log = logging.getLogger("wmrt.service")
 Done = Callable[[Acted | Refusal], None]
+T = TypeVar("T")
 
 
 class Host:
@@ -41,7 +44,9 @@ class Host:
         registry: robots, seats, sessions.
         acted: functions that get every answer, in the event loop; for metrics and displays. One
             that raises is logged and changes nothing.
-        counts: refusals by name, over all robots.
+        refused: the same for every refusal, of whichever part of the service.
+        meter: what is counted. counts: of it, refusals by name.
+        pulse: how late the event loop is.
     """
 
     def __init__(
@@ -52,14 +57,18 @@ class Host:
         options: dict[str, Any] | None = None,
     ) -> None:
         self.crew, self.settings, self.audit = crew, settings, audit
-        self.registry = Registry(crew, settings, audit, self._answered, options)
+        self.deadline = crew.period if settings.deadline is None else settings.deadline
+        self.meter = Meter(self.deadline)
+        self.registry = Registry(crew, settings, audit, self._answered, self.meter, options)
         self.acted: list[Callable[[Acted], object]] = []
-        self.counts: Counter[str] = Counter()
+        self.refused: list[Callable[[Refusal], object]] = []
+        self.counts: Counter[str] = self.meter.refusals
+        self.pulse = Pulse(self.meter.lag)
         self.warm = self.draining = False
         self._jobs: set[Job] = set()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._keeper: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def schema(self) -> Any:
@@ -72,21 +81,28 @@ class Host:
     async def start(self) -> None:
         """Step every seat a few times; ready afterwards."""
         self._loop = asyncio.get_running_loop()
+        self._tasks.append(asyncio.create_task(self.pulse.run()))
         await asyncio.to_thread(warm_up, self.crew.seats)
         self.warm = True
         self.audit.note("started", **self.crew.described)
         if self.registry.store is not None and self.settings.snapshot_every:
-            self._keeper = asyncio.create_task(self._keep_all())
+            self._tasks.append(asyncio.create_task(self._keep_all()))
 
     def reasons(self) -> list[str]:
-        """Why this process is not ready; empty if it is."""
-        found = [] if self.warm else ["the model is warming up"]
-        found += ["the service is stopping"] if self.draining else []
-        places = self.registry.places.items()
-        latched = sorted(n for n, p in places if p.desk.breakers.state is State.LATCHED)
-        if latched:
-            found.append(f"latched until an operator resets: {', '.join(latched)}")
-        return found
+        """Why this process is not ready; empty if it is. See `wmrt.service.health`."""
+        return health.reasons(self)
+
+    def dying(self) -> list[str]:
+        """Why only a restart would help; empty if none is needed."""
+        return health.dying(self)
+
+    def warnings(self) -> list[str]:
+        """What somebody should look at, although robots are served."""
+        return health.warnings(self)
+
+    def oldest_job(self) -> Job | None:
+        """The observation that has waited longest for its answer."""
+        return min(self._jobs, key=lambda job: job.arrived_ns, default=None)
 
     def require_serving(self) -> None:
         """Raise `Refusal` while warming up or stopping."""
@@ -107,8 +123,13 @@ class Host:
             self.require_serving()
             return await self.registry.open(robot, session, measured, holder)
         except Refusal as refusal:
-            self.counts[refusal.name] += 1
+            self.refuse(refusal)
             raise
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Count a refusal and tell who listens, once: whoever sends it to a client calls this."""
+        if self.meter.refused(refusal):
+            _tell(self.refused, refusal)
 
     def submit(self, seen: Observed, done: Done) -> None:
         """Hand an observation in; ``done`` gets the answer, in the event loop.
@@ -116,13 +137,16 @@ class Host:
         Raises:
             Refusal: by name; ``done`` is not called then.
         """
+        place = None
         try:
             self.require_serving()
             place = self.registry.place(seen.robot)
             captured = place.session.admit(seen, time.monotonic_ns())
         except Refusal as refusal:
             refusal.sequence = seen.sequence
-            self.counts[refusal.name] += 1
+            if place is not None:
+                place.meter.outcomes[refusal.name] += 1
+            self.refuse(refusal)
             raise
         job = Job(seen, captured, time.perf_counter_ns(), done)
         self._jobs.add(job)
@@ -154,18 +178,16 @@ class Host:
         seen = job.observed
         place = self.registry.places.get(seen.robot)
         if isinstance(answer, Acted):
-            for listener in self.acted:
-                try:
-                    listener(answer)
-                except Exception:  # a display must not stop a robot
-                    _log.exception("a listener failed")
+            self.meter.acted(answer, job.arrived_ns, None if place is None else place.meter)
+            _tell(self.acted, answer)
             if place is None or place.session.epoch != seen.epoch:
                 answer = Refusal("discarded", "a reset came while it was in work", seen.sequence)
         if place is not None:
             kind = answer.name if isinstance(answer, Refusal) else "answered"
             place.session.counts[kind] += 1
+            place.meter.outcomes[kind] += 1
         if isinstance(answer, Refusal):
-            self.counts[answer.name] += 1
+            self.refuse(answer)
         job.done(answer)
 
     async def reset(
@@ -200,10 +222,10 @@ class Host:
     async def stop(self) -> None:
         """Keep every robot's memory, disengage, and end the threads."""
         self.draining = True
-        if self._keeper is not None:
-            self._keeper.cancel()
+        for task in self._tasks:
+            task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._keeper
+                await task
         for place in list(self.registry.places.values()):
             try:
                 await self.registry.keep(place)
@@ -211,7 +233,7 @@ class Host:
             except Exception:  # of one robot; the others are kept all the same
                 _log.exception("robot %s was not put away", place.session.robot)
         await asyncio.to_thread(self.crew.close)
-        self.audit.note("stopped", refusals=dict(self.counts))
+        self.audit.note("stopped", refusals={k: n for k, n in self.counts.items() if n})
 
     async def _keep_all(self) -> None:
         while True:
@@ -221,3 +243,11 @@ class Host:
                     await self.registry.keep(place)
                 except Exception:  # of one robot; the others are kept all the same
                     _log.exception("a snapshot of robot %s failed", place.session.robot)
+
+
+def _tell(listeners: list[Callable[[T], object]], what: T) -> None:
+    for listener in listeners:
+        try:
+            listener(what)
+        except Exception:  # a display must not stop a robot
+            _log.exception("a listener failed")

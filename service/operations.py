@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from wmrt import __version__
 from wmrt.core.wire import VERSION
 from wmrt.service.host import Host
 from wmrt.service.messages import OperatorMessage
+from wmrt.service.meter import LEVELS
 from wmrt.service.refusals import Refusal
 from wmrt.service.registry import Place
 
@@ -29,8 +31,10 @@ def info(host: Host) -> dict[str, Any]:
         "version": VERSION,
         "ready": not host.reasons(),
         "reasons": host.reasons(),
+        "alive": not host.dying(),
+        "warnings": host.warnings(),
         "period": host.crew.period,
-        "deadline": host.crew.period if settings.deadline is None else settings.deadline,
+        "deadline": host.deadline,
         "resample": settings.resample,
         "clock": settings.clock,
         "on_second_client": settings.on_second_client,
@@ -42,7 +46,9 @@ def info(host: Host) -> dict[str, Any]:
         },
         "crew": host.crew.described,
         "schema_hash": host.schema.hash,
-        "refusals": dict(host.counts),
+        "refusals": nonzero(host.counts),
+        "sessions_opened": nonzero(host.meter.opened),
+        "event_loop_lag_s": host.pulse.worst,
         "snapshots": None
         if host.registry.store is None
         else {"written": host.registry.store.written, "failed": host.registry.store.failed},
@@ -61,7 +67,15 @@ def _robot(place: Place) -> dict[str, Any]:
         "step": breakers.step,
         "breakers": breakers.state.value,
         "engaged": breakers.engaged,
+        "sources": nonzero(place.meter.sources),
+        "deadline_misses": place.meter.late,
+        "trips": {LEVELS[level]: n for level, n in place.meter.trips.items() if n},
     }
+
+
+def nonzero(counts: Mapping[str, int]) -> dict[str, int]:
+    """Those that have happened."""
+    return {name: count for name, count in counts.items() if count}
 
 
 async def breakers(host: Host, robot: str | None) -> dict[str, Any]:

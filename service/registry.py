@@ -17,6 +17,7 @@ from wmrt.safety import State
 from wmrt.service.audit import Audit
 from wmrt.service.crew import Crew
 from wmrt.service.desk import Desk, Memory, Reply
+from wmrt.service.meter import Meter, RobotMeter
 from wmrt.service.refusals import Refusal
 from wmrt.service.sessions import Holder, Session, check_name, unknown
 from wmrt.service.settings import ServeSettings
@@ -30,6 +31,7 @@ class Place:
     seat: int
     desk: Desk
     session: Session
+    meter: RobotMeter
     kept: object = None  # what of it is on disk
 
 
@@ -54,6 +56,7 @@ class Registry:
 
     Args:
         crew: seats and threads. reply: gets every desk's answers.
+        meter: counts sessions, and gives each robot its own.
         options: of every robot's `Controller`, such as a recorder.
 
     Attributes:
@@ -66,12 +69,13 @@ class Registry:
         settings: ServeSettings,
         audit: Audit,
         reply: Reply,
+        meter: Meter,
         options: dict[str, Any] | None = None,
     ) -> None:
         self.places: dict[str, Place] = {}
         self.store = None if settings.snapshots is None else SnapshotStore(settings.snapshots)
         self._crew, self._settings, self._audit = crew, settings, audit
-        self._reply, self._options = reply, options
+        self._reply, self._meter, self._options = reply, meter, options
         self._free = list(range(len(crew.seats)))[::-1]
         self._opening = asyncio.Lock()
 
@@ -108,6 +112,7 @@ class Registry:
             else:
                 opened = await self._again(place, session, measured)
             opened.session.hold(holder, time.monotonic())
+        self._meter.opened[opened.memory] += 1
         self._audit.note(
             "opened", robot=robot, memory=opened.memory, resumed=opened.resumed,
             epoch=opened.session.epoch,
@@ -157,7 +162,7 @@ class Registry:
             options=self._options,
         )
         new = Session(robot, time.monotonic(), 0 if kept is None else kept.epoch + 1)
-        place = Place(seat, desk, new)
+        place = Place(seat, desk, new, self._meter.robot())
         try:
             if session is not None and kept is not None:
                 await self.in_thread(place, lambda: desk.recall(kept))
@@ -171,6 +176,7 @@ class Registry:
             self._free.append(seat)
             if isinstance(error, Refusal | asyncio.CancelledError):
                 raise
+            self._meter.not_restored += 1
             self._audit.note("not_restored", robot=robot, reason=str(error)[:300])
             raise unknown(robot) from None
         self.places[robot] = place
@@ -183,6 +189,7 @@ class Registry:
         try:
             return await asyncio.to_thread(self.store.read, robot), False
         except WmrtError as error:
+            self._meter.not_restored += 1
             self._audit.note("snapshot_damaged", robot=robot, reason=str(error))
             return None, True
 

@@ -33,7 +33,8 @@ class SnapshotStore:
     """Reads and writes memories in ``folder``, which is made if it is not there.
 
     Attributes:
-        written, failed: snapshots of this process.
+        written, failed: snapshots of this process. failing: those since the last one that was
+            written. reason: why the last one failed.
 
     Raises:
         UsageError: a folder that cannot be written.
@@ -43,7 +44,8 @@ class SnapshotStore:
         require_writable(folder)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder = folder
-        self.written = self.failed = 0
+        self.written = self.failed = self.failing = 0
+        self.reason = ""
         self._lock = threading.Lock()
 
     def path(self, robot: str) -> Path:
@@ -70,10 +72,13 @@ class SnapshotStore:
                         file.flush()
                         os.fsync(file.fileno())
                 flush(self.folder)
-            except BaseException:
+            except BaseException as error:
                 self.failed += 1
+                self.failing += 1
+                self.reason = str(error)
                 raise
             self.written += 1
+            self.failing = 0
 
     def read(self, robot: str) -> Memory | None:
         """A robot's memory; None if there is none.

@@ -50,6 +50,7 @@ def _access_options(function: Any) -> Any:
         click.option("--name", "names", multiple=True, help="This host's further names."),
         click.option("--token-file", type=_FILE, help="Bearer token of the clients."),
         click.option("--operator-token-file", type=_FILE, help="That of who resets breakers."),
+        click.option("--metrics-token-file", type=_FILE, help="One for /metrics alone."),
         click.option("--tls-cert", type=_FILE, help="PEM."),
         click.option("--tls-key", type=_FILE, help="PEM."),
         click.option(
@@ -76,6 +77,7 @@ def _keeping_options(function: Any) -> Any:
         click.option("--snapshot-every", type=float, help="Seconds; 0: on stop. Default: 5."),
         click.option("--cpu", type=int, help="Of the inference thread; -1: any. Default: last."),
         click.option("--priority", type=int, help="Its SCHED_FIFO priority. Default: none."),
+        click.option("--stuck-after", type=float, help="Seconds of one step. Default: 10."),
         click.option("--drain", type=float, help="Seconds for steps in work on stop. Default: 5."),
     ):
         function = option(function)
@@ -83,9 +85,9 @@ def _keeping_options(function: Any) -> Any:
 
 
 @click.command(
-    epilog="Tokens come from files, or from WMRT_SERVE_TOKEN and WMRT_SERVE_OPERATOR_TOKEN, and "
-    "every other setting from WMRT_SERVE_... where its option is not given. "
-    "Example: wmrt serve --recipe nvfp4 --socket /run/wmrt.sock --snapshots /var/lib/wmrt"
+    epilog="Tokens come from files, or from WMRT_SERVE_TOKEN, WMRT_SERVE_OPERATOR_TOKEN and "
+    "WMRT_SERVE_METRICS_TOKEN, and every other setting from WMRT_SERVE_... where its option is not "
+    "given. Example: wmrt serve --recipe nvfp4 --socket /run/wmrt.sock --snapshots /var/lib/wmrt"
 )
 @_model_options
 @_access_options
@@ -95,6 +97,7 @@ def command(
     json_path: Path | None,
     token_file: Path | None,
     operator_token_file: Path | None,
+    metrics_token_file: Path | None,
     **given: Any,
 ) -> None:
     """Serve a model to robots over a network, breakers on, until SIGTERM or Ctrl-C.
@@ -103,13 +106,21 @@ def command(
     """
     from wmrt.core.extras import require
 
-    for module in ("fastapi", "uvicorn", "websockets", "msgspec", "pydantic_settings"):
+    for module in (
+        "fastapi",
+        "uvicorn",
+        "websockets",
+        "msgspec",
+        "pydantic_settings",
+        "prometheus_client",
+    ):
         require(module, "service")
     from wmrt.service.settings import read_settings
 
     given["names"] = given["names"] or None
     given["token"] = _token(token_file)
     given["operator_token"] = _token(operator_token_file)
+    given["metrics_token"] = _token(metrics_token_file)
     _serve(read_settings(**given), json_path)
 
 
