@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from wmrt.service import health
 from wmrt.service.audit import Audit
 from wmrt.service.crew import Crew
 from wmrt.service.desk import Job
+from wmrt.service.logs import log, overrun
 from wmrt.service.meter import Meter
 from wmrt.service.pulse import Pulse
 from wmrt.service.refusals import Refusal
@@ -27,7 +27,6 @@ from wmrt.service.seats import warm_up
 from wmrt.service.sessions import Holder
 from wmrt.service.settings import ServeSettings
 
-_log = logging.getLogger("wmrt.service")
 Done = Callable[[Acted | Refusal], None]
 T = TypeVar("T")
 
@@ -178,7 +177,10 @@ class Host:
         seen = job.observed
         place = self.registry.places.get(seen.robot)
         if isinstance(answer, Acted):
-            self.meter.acted(answer, job.arrived_ns, None if place is None else place.meter)
+            meter = None if place is None else place.meter
+            self.meter.acted(answer, job.arrived_ns, meter)
+            if answer.late and meter is not None:
+                overrun(answer, meter)
             _tell(self.acted, answer)
             if place is None or place.session.epoch != seen.epoch:
                 answer = Refusal("discarded", "a reset came while it was in work", seen.sequence)
@@ -231,7 +233,7 @@ class Host:
                 await self.registry.keep(place)
                 await self.registry.in_thread(place, place.desk.close)
             except Exception:  # of one robot; the others are kept all the same
-                _log.exception("robot %s was not put away", place.session.robot)
+                log.exception("a robot was not put away", robot=place.session.robot)
         await asyncio.to_thread(self.crew.close)
         self.audit.note("stopped", refusals={k: n for k, n in self.counts.items() if n})
 
@@ -242,7 +244,7 @@ class Host:
                 try:
                     await self.registry.keep(place)
                 except Exception:  # of one robot; the others are kept all the same
-                    _log.exception("a snapshot of robot %s failed", place.session.robot)
+                    log.exception("a snapshot failed", robot=place.session.robot)
 
 
 def _tell(listeners: list[Callable[[T], object]], what: T) -> None:
@@ -250,4 +252,4 @@ def _tell(listeners: list[Callable[[T], object]], what: T) -> None:
         try:
             listener(what)
         except Exception:  # a display must not stop a robot
-            _log.exception("a listener failed")
+            log.exception("a listener failed")

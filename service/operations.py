@@ -11,6 +11,7 @@ from wmrt.core.wire import VERSION
 from wmrt.service.host import Host
 from wmrt.service.messages import OperatorMessage
 from wmrt.service.meter import LEVELS
+from wmrt.service.plain import plain
 from wmrt.service.refusals import Refusal
 from wmrt.service.registry import Place
 
@@ -100,17 +101,6 @@ async def _breakers(place: Place) -> dict[str, Any]:
     except asyncio.TimeoutError:  # a step runs for longer than that
         told["busy"] = True
     return plain(told)  # type: ignore[no-any-return]
-
-
-def plain(value: Any) -> Any:
-    """JSON data; numbers that are none as text, because a sensor's NaN belongs in the record."""
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return str(value)
-    return value
 
 
 async def operate(

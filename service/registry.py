@@ -115,7 +115,7 @@ class Registry:
         self._meter.opened[opened.memory] += 1
         self._audit.note(
             "opened", robot=robot, memory=opened.memory, resumed=opened.resumed,
-            epoch=opened.session.epoch,
+            epoch=opened.session.epoch, session=opened.session.digest,
         )  # fmt: skip
         return opened
 

@@ -9,7 +9,7 @@ import signal
 import socket
 import ssl
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,6 +21,7 @@ from wmrt.service.app import make_app
 from wmrt.service.audit import Audit
 from wmrt.service.crew import Crew
 from wmrt.service.host import Host
+from wmrt.service.logs import redactor
 from wmrt.service.settings import ServeSettings
 
 #: Connections that wait to be accepted.
@@ -30,16 +31,25 @@ BACKLOG = 512
 class Server(uvicorn.Server):
     """Answers what is in work before it closes a connection.
 
+    Args:
+        options: of every robot's `Controller`. dropped: log records that were lost.
+
     Attributes:
         host: the robots. gate: the application. stopped_by: the signal that ended it, if one did.
         failure: why it ended by itself.
     """
 
-    def __init__(self, crew: Crew, settings: ServeSettings, options: dict[str, Any] | None = None):
-        self.host = Host(crew, settings, Audit(settings.audit), options)
+    def __init__(
+        self,
+        crew: Crew,
+        settings: ServeSettings,
+        options: dict[str, Any] | None = None,
+        dropped: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.host = Host(crew, settings, Audit(settings.audit, redactor(settings)), options)
         self.stopped_by: int | None = None
         self.failure: BaseException | None = None
-        self.gate = make_app(self.host, self._failed)
+        self.gate = make_app(self.host, self._failed, dropped)
         super().__init__(_configuration(self.gate, settings))
 
     def _failed(self, error: BaseException) -> None:

@@ -62,6 +62,8 @@ def _access_options(function: Any) -> Any:
         click.option("--connections", type=int, help="At one time. Default: 256."),
         click.option("--max-body", type=int, help="Bytes of a message. Default: 1 MiB."),
         click.option("--audit", type=_FILE, help="Append who did what, as JSON lines."),
+        click.option("--log-format", type=click.Choice(["text", "json"]), help="Default: text."),
+        click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"])),
     ):
         function = option(function)
     return function
@@ -112,6 +114,7 @@ def command(
         "websockets",
         "msgspec",
         "pydantic_settings",
+        "structlog",
         "prometheus_client",
     ):
         require(module, "service")
@@ -132,10 +135,12 @@ def _token(path: Path | None) -> str | None:
 def _serve(settings: Any, json_path: Path | None) -> None:
     from wmrt.service import operations
     from wmrt.service.crew import load_crew
+    from wmrt.service.logs import logs_of
     from wmrt.service.server import Server, addresses, listening
 
-    with listening(settings) as sockets:  # an address that cannot be had is told before the work
-        server = Server(load_crew(settings), settings)
+    # An address that cannot be had is told before the work.
+    with listening(settings) as sockets, logs_of(settings).installed() as logs:
+        server = Server(load_crew(settings), settings, dropped=lambda: logs.dropped)
         for address in addresses(sockets, settings):
             console(stderr=True).print(f"serving on {address}", markup=False, soft_wrap=True)
         server.run_on(sockets)
