@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from wmrt.core.wire import Acted, Observed
+from wmrt.core.wire import NAME_BYTES, Acted, Observed
 from wmrt.service import health
 from wmrt.service.audit import Audit
 from wmrt.service.crew import Crew
@@ -26,6 +26,7 @@ from wmrt.service.registry import Opened, Registry
 from wmrt.service.seats import warm_up
 from wmrt.service.sessions import Holder
 from wmrt.service.settings import ServeSettings
+from wmrt.service.telemetry import Telemetry
 
 Done = Callable[[Acted | Refusal], None]
 T = TypeVar("T")
@@ -38,6 +39,7 @@ class Host:
         crew: seats and threads.
         audit: gets what concerns access and breakers.
         options: of every robot's `Controller`, such as a recorder.
+        telemetry: gets spans of what happens between steps.
 
     Attributes:
         registry: robots, seats, sessions.
@@ -54,11 +56,15 @@ class Host:
         settings: ServeSettings,
         audit: Audit,
         options: dict[str, Any] | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self.crew, self.settings, self.audit = crew, settings, audit
+        self.telemetry = Telemetry() if telemetry is None else telemetry
         self.deadline = crew.period if settings.deadline is None else settings.deadline
         self.meter = Meter(self.deadline)
-        self.registry = Registry(crew, settings, audit, self._answered, self.meter, options)
+        self.registry = Registry(
+            crew, settings, audit, self._answered, self.meter, self.telemetry, options
+        )
         self.acted: list[Callable[[Acted], object]] = []
         self.refused: list[Callable[[Refusal], object]] = []
         self.counts: Counter[str] = self.meter.refusals
@@ -81,7 +87,8 @@ class Host:
         """Step every seat a few times; ready afterwards."""
         self._loop = asyncio.get_running_loop()
         self._tasks.append(asyncio.create_task(self.pulse.run()))
-        await asyncio.to_thread(warm_up, self.crew.seats)
+        with self.telemetry.span("warm_up", robots=len(self.crew.seats)):
+            await asyncio.to_thread(warm_up, self.crew.seats)
         self.warm = True
         self.audit.note("started", **self.crew.described)
         if self.registry.store is not None and self.settings.snapshot_every:
@@ -120,7 +127,8 @@ class Host:
         """See `Registry.open`; also refuses while warming up or stopping."""
         try:
             self.require_serving()
-            return await self.registry.open(robot, session, measured, holder)
+            with self.telemetry.span("open", robot=robot[:NAME_BYTES], resumes=session is not None):
+                return await self.registry.open(robot, session, measured, holder)
         except Refusal as refusal:
             self.refuse(refusal)
             raise
@@ -206,7 +214,8 @@ class Host:
         own.require(session)
         own.epoch += 1
         place.desk.epoch = own.epoch
-        await self.registry.in_thread(place, lambda: place.desk.reset(measured))
+        with self.telemetry.span("reset", robot=robot, epoch=own.epoch):
+            await self.registry.in_thread(place, lambda: place.desk.reset(measured))
         return Opened(own, "fresh", True, own.sequence)
 
     # Stopping

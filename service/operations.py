@@ -118,19 +118,24 @@ async def operate(
         host.audit.note("forbidden", action=action, robot=message.robot[:80], client=client)
         raise Refusal("forbidden", f"{action} takes the operator's token: {how}")
     place = host.registry.place(message.robot)
-    controller, name = place.desk.controller, message.operator
     try:
-        if action in ("estop", "release"):  # never behind a step that runs
-            controller.estop(action == "estop")
-        elif action == "disengage":
-            await host.registry.in_thread(place, controller.disengage)
-        elif action == "engage":
-            await host.registry.in_thread(place, lambda: controller.engage(name, message.measured))
-        else:
-            await host.registry.in_thread(place, lambda: controller.reset_latch(name))
+        with host.telemetry.span("operate", action=action, robot=message.robot):
+            await _operate(host, action, message, place)
     finally:
         host.audit.note(
-            f"breakers_{action}", robot=message.robot, operator=name, client=client,
+            f"breakers_{action}", robot=message.robot, operator=message.operator, client=client,
             state=place.desk.breakers.state.value,
         )  # fmt: skip
     return _robot(place)
+
+
+async def _operate(host: Host, action: Action, message: OperatorMessage, place: Place) -> None:
+    controller, name = place.desk.controller, message.operator
+    if action in ("estop", "release"):  # never behind a step that runs
+        controller.estop(action == "estop")
+    elif action == "disengage":
+        await host.registry.in_thread(place, controller.disengage)
+    elif action == "engage":
+        await host.registry.in_thread(place, lambda: controller.engage(name, message.measured))
+    else:
+        await host.registry.in_thread(place, lambda: controller.reset_latch(name))

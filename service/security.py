@@ -113,7 +113,8 @@ class Gate:
         try:
             if scope["type"] == "http":
                 receive = await _body(receive, self._settings.max_body)
-            await self.app(scope, receive, send)
+            with self._host.telemetry.incoming(scope["headers"]):
+                await self.app(scope, receive, send)
         except Refusal as refusal:  # of the body; the application turns its own into answers
             self._host.refuse(refusal)
             await refuse(scope, receive, send, refusal)

@@ -23,6 +23,7 @@ from wmrt.service.crew import Crew
 from wmrt.service.host import Host
 from wmrt.service.logs import redactor
 from wmrt.service.settings import ServeSettings
+from wmrt.service.telemetry import Telemetry
 
 #: Connections that wait to be accepted.
 BACKLOG = 512
@@ -32,7 +33,7 @@ class Server(uvicorn.Server):
     """Answers what is in work before it closes a connection.
 
     Args:
-        options: of every robot's `Controller`. dropped: log records that were lost.
+        options, telemetry: see `Host`. dropped: log records that were lost.
 
     Attributes:
         host: the robots. gate: the application. stopped_by: the signal that ended it, if one did.
@@ -45,8 +46,10 @@ class Server(uvicorn.Server):
         settings: ServeSettings,
         options: dict[str, Any] | None = None,
         dropped: Callable[[], int] = lambda: 0,
+        telemetry: Telemetry | None = None,
     ) -> None:
-        self.host = Host(crew, settings, Audit(settings.audit, redactor(settings)), options)
+        audit = Audit(settings.audit, redactor(settings))
+        self.host = Host(crew, settings, audit, options, telemetry)
         self.stopped_by: int | None = None
         self.failure: BaseException | None = None
         self.gate = make_app(self.host, self._failed, dropped)

@@ -48,6 +48,7 @@ class ServeSettings(BaseSettings):
         audit: file that gets a JSON line for everything that concerns access and breakers.
         tls_cert, tls_key: PEM files.
         log_format, log_level: of what is logged to standard error.
+        otel: send traces of the control plane; default: if the environment names a collector.
         names: further names under which clients reach this host.
     """
 
@@ -89,6 +90,7 @@ class ServeSettings(BaseSettings):
     tls_key: Path | None = None
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    otel: bool | None = None
     names: tuple[str, ...] = ()
 
     @field_validator("token", "operator_token", "metrics_token")
