@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from wmrt.core.wire import Acted, Observed
+from wmrt.core.wire import NAME_BYTES, Acted, Observed
 from wmrt.service import health
 from wmrt.service.audit import Audit
 from wmrt.service.crew import Crew
 from wmrt.service.desk import Job
+from wmrt.service.logs import log, overrun
 from wmrt.service.meter import Meter
 from wmrt.service.pulse import Pulse
 from wmrt.service.refusals import Refusal
@@ -26,8 +26,8 @@ from wmrt.service.registry import Opened, Registry
 from wmrt.service.seats import warm_up
 from wmrt.service.sessions import Holder
 from wmrt.service.settings import ServeSettings
+from wmrt.service.telemetry import Telemetry
 
-_log = logging.getLogger("wmrt.service")
 Done = Callable[[Acted | Refusal], None]
 T = TypeVar("T")
 
@@ -39,6 +39,7 @@ class Host:
         crew: seats and threads.
         audit: gets what concerns access and breakers.
         options: of every robot's `Controller`, such as a recorder.
+        telemetry: gets spans of what happens between steps.
 
     Attributes:
         registry: robots, seats, sessions.
@@ -55,11 +56,15 @@ class Host:
         settings: ServeSettings,
         audit: Audit,
         options: dict[str, Any] | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self.crew, self.settings, self.audit = crew, settings, audit
+        self.telemetry = Telemetry() if telemetry is None else telemetry
         self.deadline = crew.period if settings.deadline is None else settings.deadline
         self.meter = Meter(self.deadline)
-        self.registry = Registry(crew, settings, audit, self._answered, self.meter, options)
+        self.registry = Registry(
+            crew, settings, audit, self._answered, self.meter, self.telemetry, options
+        )
         self.acted: list[Callable[[Acted], object]] = []
         self.refused: list[Callable[[Refusal], object]] = []
         self.counts: Counter[str] = self.meter.refusals
@@ -82,7 +87,8 @@ class Host:
         """Step every seat a few times; ready afterwards."""
         self._loop = asyncio.get_running_loop()
         self._tasks.append(asyncio.create_task(self.pulse.run()))
-        await asyncio.to_thread(warm_up, self.crew.seats)
+        with self.telemetry.span("warm_up", robots=len(self.crew.seats)):
+            await asyncio.to_thread(warm_up, self.crew.seats)
         self.warm = True
         self.audit.note("started", **self.crew.described)
         if self.registry.store is not None and self.settings.snapshot_every:
@@ -121,7 +127,8 @@ class Host:
         """See `Registry.open`; also refuses while warming up or stopping."""
         try:
             self.require_serving()
-            return await self.registry.open(robot, session, measured, holder)
+            with self.telemetry.span("open", robot=robot[:NAME_BYTES], resumes=session is not None):
+                return await self.registry.open(robot, session, measured, holder)
         except Refusal as refusal:
             self.refuse(refusal)
             raise
@@ -178,7 +185,10 @@ class Host:
         seen = job.observed
         place = self.registry.places.get(seen.robot)
         if isinstance(answer, Acted):
-            self.meter.acted(answer, job.arrived_ns, None if place is None else place.meter)
+            meter = None if place is None else place.meter
+            self.meter.acted(answer, job.arrived_ns, meter)
+            if answer.late and meter is not None:
+                overrun(answer, meter)
             _tell(self.acted, answer)
             if place is None or place.session.epoch != seen.epoch:
                 answer = Refusal("discarded", "a reset came while it was in work", seen.sequence)
@@ -204,7 +214,8 @@ class Host:
         own.require(session)
         own.epoch += 1
         place.desk.epoch = own.epoch
-        await self.registry.in_thread(place, lambda: place.desk.reset(measured))
+        with self.telemetry.span("reset", robot=robot, epoch=own.epoch):
+            await self.registry.in_thread(place, lambda: place.desk.reset(measured))
         return Opened(own, "fresh", True, own.sequence)
 
     # Stopping
@@ -231,7 +242,7 @@ class Host:
                 await self.registry.keep(place)
                 await self.registry.in_thread(place, place.desk.close)
             except Exception:  # of one robot; the others are kept all the same
-                _log.exception("robot %s was not put away", place.session.robot)
+                log.exception("a robot was not put away", robot=place.session.robot)
         await asyncio.to_thread(self.crew.close)
         self.audit.note("stopped", refusals={k: n for k, n in self.counts.items() if n})
 
@@ -242,7 +253,7 @@ class Host:
                 try:
                     await self.registry.keep(place)
                 except Exception:  # of one robot; the others are kept all the same
-                    _log.exception("a snapshot of robot %s failed", place.session.robot)
+                    log.exception("a snapshot failed", robot=place.session.robot)
 
 
 def _tell(listeners: list[Callable[[T], object]], what: T) -> None:
@@ -250,4 +261,4 @@ def _tell(listeners: list[Callable[[T], object]], what: T) -> None:
         try:
             listener(what)
         except Exception:  # a display must not stop a robot
-            _log.exception("a listener failed")
+            log.exception("a listener failed")

@@ -71,12 +71,14 @@ class RobotMeter:
         step: from an observation's arrival to its answer. late: deadline misses.
         sources, trips, outcomes: steps by where the action came from, steps on which a level
             tripped, observations by what became of them.
-        overruns: misses since the last one that was logged.
+        untold: misses since the last one that was logged.
+        quiet_until: seconds, from when the next may be.
     """
 
     def __init__(self, edges: Sequence[float]) -> None:
         self.step = Histogram(edges)
-        self.late = self.overruns = 0
+        self.late = self.untold = 0
+        self.quiet_until = 0.0
         self.sources = dict.fromkeys(SOURCES, 0)
         self.trips = dict.fromkeys(LEVELS, 0)
         self.outcomes: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))

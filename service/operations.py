@@ -11,6 +11,7 @@ from wmrt.core.wire import VERSION
 from wmrt.service.host import Host
 from wmrt.service.messages import OperatorMessage
 from wmrt.service.meter import LEVELS
+from wmrt.service.plain import plain
 from wmrt.service.refusals import Refusal
 from wmrt.service.registry import Place
 
@@ -102,17 +103,6 @@ async def _breakers(place: Place) -> dict[str, Any]:
     return plain(told)  # type: ignore[no-any-return]
 
 
-def plain(value: Any) -> Any:
-    """JSON data; numbers that are none as text, because a sensor's NaN belongs in the record."""
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return str(value)
-    return value
-
-
 async def operate(
     host: Host, action: Action, message: OperatorMessage, operator: bool, client: str
 ) -> dict[str, Any]:
@@ -128,19 +118,24 @@ async def operate(
         host.audit.note("forbidden", action=action, robot=message.robot[:80], client=client)
         raise Refusal("forbidden", f"{action} takes the operator's token: {how}")
     place = host.registry.place(message.robot)
-    controller, name = place.desk.controller, message.operator
     try:
-        if action in ("estop", "release"):  # never behind a step that runs
-            controller.estop(action == "estop")
-        elif action == "disengage":
-            await host.registry.in_thread(place, controller.disengage)
-        elif action == "engage":
-            await host.registry.in_thread(place, lambda: controller.engage(name, message.measured))
-        else:
-            await host.registry.in_thread(place, lambda: controller.reset_latch(name))
+        with host.telemetry.span("operate", action=action, robot=message.robot):
+            await _operate(host, action, message, place)
     finally:
         host.audit.note(
-            f"breakers_{action}", robot=message.robot, operator=name, client=client,
+            f"breakers_{action}", robot=message.robot, operator=message.operator, client=client,
             state=place.desk.breakers.state.value,
         )  # fmt: skip
     return _robot(place)
+
+
+async def _operate(host: Host, action: Action, message: OperatorMessage, place: Place) -> None:
+    controller, name = place.desk.controller, message.operator
+    if action in ("estop", "release"):  # never behind a step that runs
+        controller.estop(action == "estop")
+    elif action == "disengage":
+        await host.registry.in_thread(place, controller.disengage)
+    elif action == "engage":
+        await host.registry.in_thread(place, lambda: controller.engage(name, message.measured))
+    else:
+        await host.registry.in_thread(place, lambda: controller.reset_latch(name))

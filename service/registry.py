@@ -22,6 +22,7 @@ from wmrt.service.refusals import Refusal
 from wmrt.service.sessions import Holder, Session, check_name, unknown
 from wmrt.service.settings import ServeSettings
 from wmrt.service.snapshots import SnapshotStore
+from wmrt.service.telemetry import Telemetry
 
 
 @dataclass(eq=False)
@@ -56,7 +57,7 @@ class Registry:
 
     Args:
         crew: seats and threads. reply: gets every desk's answers.
-        meter: counts sessions, and gives each robot its own.
+        meter: counts sessions, and gives each robot its own. telemetry: gets snapshots.
         options: of every robot's `Controller`, such as a recorder.
 
     Attributes:
@@ -70,12 +71,14 @@ class Registry:
         audit: Audit,
         reply: Reply,
         meter: Meter,
+        telemetry: Telemetry,
         options: dict[str, Any] | None = None,
     ) -> None:
         self.places: dict[str, Place] = {}
         self.store = None if settings.snapshots is None else SnapshotStore(settings.snapshots)
         self._crew, self._settings, self._audit = crew, settings, audit
-        self._reply, self._meter, self._options = reply, meter, options
+        self._reply, self._meter, self._telemetry = reply, meter, telemetry
+        self._options = options
         self._free = list(range(len(crew.seats)))[::-1]
         self._opening = asyncio.Lock()
 
@@ -115,7 +118,7 @@ class Registry:
         self._meter.opened[opened.memory] += 1
         self._audit.note(
             "opened", robot=robot, memory=opened.memory, resumed=opened.resumed,
-            epoch=opened.session.epoch,
+            epoch=opened.session.epoch, session=opened.session.digest,
         )  # fmt: skip
         return opened
 
@@ -230,9 +233,10 @@ class Registry:
         mark = (session.epoch, desk.breakers.step, desk.breakers.state, desk.breakers.engaged)
         if place.kept == mark:
             return True
-        memory = await self.in_thread(place, lambda: desk.remember(session.id))
         try:
-            await asyncio.to_thread(self.store.write, memory)
+            with self._telemetry.span("snapshot", robot=session.robot):
+                memory = await self.in_thread(place, lambda: desk.remember(session.id))
+                await asyncio.to_thread(self.store.write, memory)
         except WmrtError as error:
             self._audit.note("snapshot_failed", robot=session.robot, reason=str(error))
             return False

@@ -9,10 +9,13 @@ import asyncio
 import hashlib
 import hmac
 import json
+import re
+import secrets
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
+from structlog.contextvars import bind_contextvars
 
 from wmrt.core.wire import refused_json
 from wmrt.service.buckets import Buckets
@@ -30,6 +33,7 @@ BODY_SECONDS = 10.0
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 #: What the token for metrics opens.
 METRICS_PATH = "/metrics"
+_REQUEST = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
 class Rights(NamedTuple):
@@ -99,6 +103,7 @@ class Gate:
         try:
             state = scope.setdefault("state", {})
             state["client"] = client_name(scope)
+            send = tagged(scope, send)
             state["rights"] = self._check(scope)
         except Refusal as refusal:
             self._host.refuse(refusal)
@@ -108,7 +113,8 @@ class Gate:
         try:
             if scope["type"] == "http":
                 receive = await _body(receive, self._settings.max_body)
-            await self.app(scope, receive, send)
+            with self._host.telemetry.incoming(scope["headers"]):
+                await self.app(scope, receive, send)
         except Refusal as refusal:  # of the body; the application turns its own into answers
             self._host.refuse(refusal)
             await refuse(scope, receive, send, refusal)
@@ -164,6 +170,21 @@ def too_fast(rate: float) -> Refusal:
 
 def _too_large(limit: int) -> Refusal:
     return Refusal("too_large", f"more than {limit} bytes, which is the limit")
+
+
+def tagged(scope: Scope, send: Send) -> Send:
+    """Give a request its name: the caller's ``X-Request-ID`` if it is a harmless one, else a new
+    one. Whatever is logged for it carries the name, and so does the answer of HTTP."""
+    given = dict(scope["headers"]).get(b"x-request-id", b"")
+    name = given if _REQUEST.fullmatch(given) else secrets.token_hex(8).encode()
+    bind_contextvars(request=name.decode())  # of the task that uvicorn has made for this request
+
+    async def tag(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], (b"x-request-id", name)]}
+        await send(message)
+
+    return tag if scope["type"] == "http" else send
 
 
 async def _body(receive: Receive, limit: int) -> Receive:

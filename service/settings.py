@@ -47,6 +47,8 @@ class ServeSettings(BaseSettings):
         drain: seconds that steps in work get when the service stops.
         audit: file that gets a JSON line for everything that concerns access and breakers.
         tls_cert, tls_key: PEM files.
+        log_format, log_level: of what is logged to standard error.
+        otel: send traces of the control plane; default: if the environment names a collector.
         names: further names under which clients reach this host.
     """
 
@@ -86,6 +88,9 @@ class ServeSettings(BaseSettings):
     audit: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    log_format: Literal["text", "json"] = "text"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    otel: bool | None = None
     names: tuple[str, ...] = ()
 
     @field_validator("token", "operator_token", "metrics_token")

@@ -13,6 +13,8 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from structlog.contextvars import bind_contextvars
+
 from wmrt.core.wire import Acted, WireError, acted_json, pack_acted, read_text, refused_json
 from wmrt.service.buckets import Buckets
 from wmrt.service.host import Host
@@ -120,6 +122,7 @@ class Link:
         session = None if wanted.session is None else read_session(wanted.session)
         opened = await self._host.open(wanted.robot, session, wanted.measured, self)
         self._session = opened.session
+        bind_contextvars(robot=wanted.robot, session=opened.session.digest)  # of this connection
         self._text({**opened_json(self._host, opened), **schema_json(self._host)})
 
     def _json(self, text: str | None) -> dict[str, Any]:

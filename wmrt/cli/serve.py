@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,9 @@ def _access_options(function: Any) -> Any:
         click.option("--connections", type=int, help="At one time. Default: 256."),
         click.option("--max-body", type=int, help="Bytes of a message. Default: 1 MiB."),
         click.option("--audit", type=_FILE, help="Append who did what, as JSON lines."),
+        click.option("--log-format", type=click.Choice(["text", "json"]), help="Default: text."),
+        click.option("--otel/--no-otel", default=None, help="Traces; default: if OTEL_... asks."),
+        click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"])),
     ):
         function = option(function)
     return function
@@ -112,6 +116,7 @@ def command(
         "websockets",
         "msgspec",
         "pydantic_settings",
+        "structlog",
         "prometheus_client",
     ):
         require(module, "service")
@@ -132,10 +137,18 @@ def _token(path: Path | None) -> str | None:
 def _serve(settings: Any, json_path: Path | None) -> None:
     from wmrt.service import operations
     from wmrt.service.crew import load_crew
+    from wmrt.service.logs import logs_of
     from wmrt.service.server import Server, addresses, listening
+    from wmrt.service.telemetry import telemetry_of
 
-    with listening(settings) as sockets:  # an address that cannot be had is told before the work
-        server = Server(load_crew(settings), settings)
+    # An address or a package that cannot be had is told before the work.
+    with (
+        listening(settings) as sockets,
+        contextlib.closing(telemetry_of(settings)) as telemetry,
+        logs_of(settings).installed() as logs,
+    ):
+        crew = load_crew(settings)
+        server = Server(crew, settings, dropped=lambda: logs.dropped, telemetry=telemetry)
         for address in addresses(sockets, settings):
             console(stderr=True).print(f"serving on {address}", markup=False, soft_wrap=True)
         server.run_on(sockets)
