@@ -1,8 +1,8 @@
 """What a service counts while robots are served: durations in buckets, steps, misses, refusals.
 
-Written by the event loop alone, for every step, so it is integers in lists without locks: 2.3 us a
-step here, through counters of `prometheus_client` 9, or 4.5 with every label looked up beforehand.
-`wmrt.service.metrics` and `/v1/info` read it.
+Written by the event loop alone, for every step, so it is integers in lists without locks: 1.2 us of
+processor time a step here, through `prometheus_client`'s own counters 6.3, or 4.1 with every label
+looked up beforehand. `wmrt.service.metrics` and `/v1/info` read it.
 """
 
 from __future__ import annotations

@@ -272,9 +272,12 @@ def test_counting_a_step_costs_less_than_the_library_s_own_counters() -> None:
             histogram.labels(answer.robot).observe(answer.act_ns * 1e-9)
         source.labels(answer.robot, answer.source).inc()
 
-    took = {f.__name__: min(repeat(f, number=500, repeat=30)) / 500 for f in (own, library)}
-    assert took["own"] < took["library"], took
-    assert took["own"] < 50e-6, took  # 2.3 us where it was measured
+    took = {
+        f.__name__: min(repeat(f, timer=time.thread_time, number=500, repeat=30)) / 500
+        for f in (own, library)
+    }
+    assert took["own"] * 1.5 < took["library"], took  # 5 times where it was measured
+    assert took["own"] < 20e-6, took  # 1.2 us
 
 
 def test_two_hosts_do_not_mix(tmp_path: Path) -> None:
