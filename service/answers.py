@@ -14,17 +14,20 @@ def _example(**values: Any) -> ConfigDict:
 
 
 class Health(BaseModel):
-    """Alive."""
+    """Alive or not, and to whoever sends the token why not."""
 
     model_config = _example(ok=True)
     ok: bool
+    reasons: list[str] = []
 
 
 class Ready(BaseModel):
-    """Ready or not; `/v1/info` says why not."""
+    """Ready or not; to whoever sends the token why not, and what else is wrong."""
 
-    model_config = _example(ready=True)
+    model_config = _example(ready=False, reasons=["the model is warming up"])
     ready: bool
+    reasons: list[str] = []
+    warnings: list[str] = []
 
 
 class Fault(BaseModel):
@@ -124,7 +127,8 @@ class Robot(BaseModel):
 
     model_config = _example(
         epoch=0, sequence=9, connected=True, observations={"taken": 10, "answered": 10},
-        step=10, breakers="latched", engaged=False,
+        step=10, breakers="latched", engaged=False, sources={"policy": 9, "fallback": 1},
+        deadline_misses=0, trips={"validity": 1},
     )  # fmt: skip
     epoch: int
     sequence: int
@@ -133,6 +137,9 @@ class Robot(BaseModel):
     step: int
     breakers: str
     engaged: bool
+    sources: dict[str, int]
+    deadline_misses: int
+    trips: dict[str, int]
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:

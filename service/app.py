@@ -9,7 +9,7 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 from starlette.routing import WebSocketRoute
 
@@ -27,6 +27,7 @@ from wmrt.service.messages import (
     read_session,
     schema_json,
 )
+from wmrt.service.metrics import CONTENT_TYPE, Metrics
 from wmrt.service.refusals import Refusal
 from wmrt.service.routing import require_routed, routed_by
 from wmrt.service.security import Gate
@@ -41,11 +42,14 @@ then observations, binary or as text of kind `observation`. An answer of status 
 """
 
 
-def make_app(host: Host, failed: Callable[[BaseException], object]) -> Gate:
+def make_app(
+    host: Host, failed: Callable[[BaseException], object], dropped: Callable[[], int] = lambda: 0
+) -> Gate:
     """The whole application, its limits around it.
 
     Args:
         failed: called when the model cannot be warmed up; the process is of no use then.
+        dropped: log records that were lost.
     """
     buckets = Buckets(host.settings.rate, 2 * host.settings.rate)
     stream = Stream(host, buckets)
@@ -70,8 +74,11 @@ def make_app(host: Host, failed: Callable[[BaseException], object]) -> Gate:
     )
     app.include_router(_routes(host))
     app.router.routes.append(WebSocketRoute("/v1/stream", stream))
-    _refusals(app)
-    return Gate(app, host.settings, host.audit, buckets)
+    _refusals(app, host)
+    gate = Gate(app, host, buckets)
+    metrics = Metrics(host, lambda: gate.connections, dropped)
+    app.include_router(_metrics(metrics))
+    return gate
 
 
 def _look(task: asyncio.Task[None], failed: Callable[[BaseException], object]) -> None:
@@ -90,22 +97,38 @@ def _routes(host: Host) -> APIRouter:
 
 
 def _probes(router: APIRouter, host: Host) -> None:
-    @router.get("/healthz", response_model=answers.Health, tags=["probes"])
-    async def healthz() -> dict[str, Any]:
-        """The process is alive: its event loop answers, whatever a step takes."""
-        return {"ok": True}
+    def told(request: Request, **found: list[str]) -> dict[str, Any]:
+        """What is not empty, for those who have the token."""
+        entitled = request.scope["state"]["rights"].client
+        return {name: why for name, why in found.items() if why and entitled}
+
+    @router.get(
+        "/healthz",
+        response_model=answers.Health,
+        response_model_exclude_unset=True,
+        responses={503: {"model": answers.Health, "description": "Start it again"}},
+        tags=["probes"],
+    )
+    async def healthz(request: Request, response: Response) -> dict[str, Any]:
+        """Whether it can go on: its event loop answers, no step is stuck, the device works."""
+        dying = host.dying()
+        response.status_code = 503 if dying else 200
+        return {"ok": not dying, **told(request, reasons=dying)}
 
     @router.get(
         "/readyz",
         response_model=answers.Ready,
+        response_model_exclude_unset=True,
         responses={503: {"model": answers.Ready, "description": "Not ready"}},
         tags=["probes"],
     )
-    async def readyz(response: Response) -> dict[str, Any]:
-        """Whether robots can be served: not while warming up, stopping, or latched."""
-        ready = not host.reasons()
-        response.status_code = 200 if ready else 503
-        return {"ready": ready}
+    async def readyz(request: Request, response: Response) -> dict[str, Any]:
+        """Whether further robots can be served: not while warming up, stopping, latched, stuck,
+        late, or with a model that fails. With the token, also why not, and what else is wrong."""
+        reasons = host.reasons()
+        response.status_code = 503 if reasons else 200
+        found = told(request, reasons=reasons, warnings=host.warnings())
+        return {"ready": not reasons, **found}
 
 
 def _control(router: APIRouter, host: Host) -> None:
@@ -174,6 +197,22 @@ def _facts(router: APIRouter, host: Host) -> None:
         return await operations.breakers(host, robot)
 
 
+def _metrics(metrics: Metrics) -> APIRouter:
+    router = APIRouter()
+
+    @router.get(
+        "/metrics",
+        response_class=PlainTextResponse,
+        responses=answers.refusals(429),
+        tags=["facts"],
+    )
+    async def exposition() -> Response:
+        """Everything that is counted, for Prometheus. Its own token opens this alone."""
+        return Response(await metrics.exposition(), media_type=CONTENT_TYPE)
+
+    return router
+
+
 def _operator(router: APIRouter, host: Host) -> None:
     @router.post(
         "/v1/breakers/{action}",
@@ -191,13 +230,15 @@ def _operator(router: APIRouter, host: Host) -> None:
         """
         require_routed(host.settings, routed_by(host.settings, request.scope), message.robot)
         state = request.scope["state"]
-        return await operations.operate(host, action, message, state["operator"], state["client"])
+        operator = state["rights"].operator
+        return await operations.operate(host, action, message, operator, state["client"])
 
 
-def _refusals(app: FastAPI) -> None:
+def _refusals(app: FastAPI, host: Host) -> None:
     """Errors as this service words them: no traceback, no path, nothing that was sent."""
 
     def answer(refusal: Refusal) -> JSONResponse:
+        host.refuse(refusal)
         return JSONResponse(refused_json(refusal.refused), refusal.status)
 
     async def refused(request: Request, error: Any) -> JSONResponse:

@@ -1,32 +1,41 @@
 """The audit log: who was let in or not, and who did what to the breakers. One JSON object a line.
 
-Lines are written by a thread of their own: neither the event loop nor a control step waits for a
-disk. A flood of one event is cut to `RATE` lines a second; the next line says how many were left
-out.
+Lines are written by a thread of their own, into the log as well: neither the event loop nor a
+control step waits for a disk. A flood of one event is cut to `RATE` lines a second; the next line
+says how many were left out.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import threading
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from queue import Full, Queue
 from typing import Any
 
+from structlog.contextvars import get_contextvars
+
 from wmrt.core.errors import UsageError
 from wmrt.service.buckets import Buckets
+from wmrt.service.logs import log
 
 #: Lines a second and event; a burst may have ten times as many.
 RATE = 10.0
 _CAPACITY = 4096
-_log = logging.getLogger("wmrt.service")
+#: What somebody may have to act on.
+_WARN = frozenset(
+    {"unauthorized", "forbidden", "not_restored", "snapshot_damaged", "snapshot_failed"}
+)
 
 
 class Audit:
     """Writes events to ``path``, which grows at its end; without a path to the log alone.
+
+    Args:
+        clean: takes out of a line what must not be in it.
 
     Attributes:
         lost: events that could not be written: the queue was full, or the disk.
@@ -35,15 +44,15 @@ class Audit:
         UsageError: a file that cannot be opened.
     """
 
-    def __init__(self, path: Path | None) -> None:
-        self._file = None
+    def __init__(self, path: Path | None, clean: Callable[[str], str] = str) -> None:
+        self._file, self._clean = None, clean
         if path is not None:
             try:
                 descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             except OSError as error:
                 raise UsageError(f"audit: {path} cannot be written: {error.strerror}") from None
             self._file = os.fdopen(descriptor, "a", encoding="utf-8", buffering=1)
-        self._queue: Queue[str | None] = Queue(_CAPACITY)
+        self._queue: Queue[dict[str, Any] | None] = Queue(_CAPACITY)
         self._buckets = Buckets(RATE, 10 * RATE)
         self._left_out: dict[str, int] = {}
         self.lost = 0
@@ -58,11 +67,11 @@ class Audit:
         left_out = self._left_out.pop(event, 0)
         # The one place of the service that asks what time people say it is.
         at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        line = {"at": at, "event": event, **fields}
+        line = {"at": at, "event": event, **get_contextvars(), **fields}
         if left_out:
             line["left_out"] = left_out
         try:
-            self._queue.put_nowait(json.dumps(line, default=str))
+            self._queue.put_nowait(line)
         except Full:
             self.lost += 1
 
@@ -73,14 +82,15 @@ class Audit:
 
     def _write(self) -> None:
         while (line := self._queue.get()) is not None:
-            _log.info("%s", line)
+            fields = {key: value for key, value in line.items() if key not in ("at", "event")}
+            (log.warning if line["event"] in _WARN else log.info)(line["event"], **fields)
             if self._file is None:
                 continue
             try:
-                self._file.write(line + "\n")
+                self._file.write(self._clean(json.dumps(line, default=str)) + "\n")
             except OSError as error:
                 self.lost += 1
-                _log.warning("audit: a line is lost: %s", error.strerror)
+                log.warning("an audit line is lost", reason=error.strerror)
         if self._file is not None:
             try:
                 self._file.close()

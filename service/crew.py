@@ -82,12 +82,14 @@ def load_crew(settings: ServeSettings) -> Crew:
         threads=settings.threads,
     )
     crew = _seated(model, settings)
+    report = model.report()
     crew.described.update(
         model=settings.model,
         model_sha256=model.weights_sha256,
         recipe=model.recipe.name,
         provenance_env=model.provenance.get("env"),
-        resolved=model.report().resolved,
+        resolved=report.resolved,
+        kernels=report.kernels,
     )
     return crew
 

@@ -16,6 +16,7 @@ from wmrt.safety import Breakers, State
 from wmrt.service.refusals import Refusal
 from wmrt.service.seats import Seat
 from wmrt.service.settings import ServeSettings
+from wmrt.service.watched import Watched
 from wmrt.service.worker import Worker
 
 #: Gets the answer, in the desk's thread.
@@ -69,6 +70,7 @@ class Desk:
         options: further ones of `Controller`, such as a recorder.
 
     Attributes:
+        policy: what the controller asks: the seat, under observation.
         epoch: observations of another one are discarded.
     """
 
@@ -86,8 +88,9 @@ class Desk:
         self._worker, self._reply = worker, reply
         self._simulated = settings.clock == "step"
         self.breakers = Breakers(default_limits(seat.schema, seat.actions, period), robot=robot)
+        self.policy = Watched(seat)
         self.controller = Controller(
-            seat,
+            self.policy,
             period,
             settings.deadline,
             breakers=self.breakers,

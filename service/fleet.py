@@ -7,6 +7,8 @@ process, and robots go from replica to replica through the folder of snapshots (
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import importlib
 import os
 from collections.abc import Mapping, Sequence
@@ -22,8 +24,10 @@ from wmrt.service.app import make_app
 from wmrt.service.audit import Audit
 from wmrt.service.crew import Crew, load_crew
 from wmrt.service.host import Host
+from wmrt.service.logs import logs_of, redactor
 from wmrt.service.seats import Seat, warm_up
 from wmrt.service.settings import ServeSettings, read_settings
+from wmrt.service.telemetry import telemetry_of
 
 #: Name of the application and of its deployment.
 NAME = "wmrt"
@@ -32,6 +36,7 @@ NAME = "wmrt"
 #: they can be restored. All the places that there can be: names spread unevenly, and the robots of
 #: a replica that died go to the others. No processor of their own: replicas would share the last.
 DEFAULTS = {"snapshot_every": 1.0, "idle": 30.0, "robots": 16, "cpu": -1}
+_TOKENS = ("token", "operator_token", "metrics_token")
 #: Settings that mean one process's own socket.
 _NOT_HERE = ("socket", "shared", "route_by", "label")
 
@@ -44,7 +49,8 @@ class Fleet(BaseModel):
         seats: ``module:function`` that gives a replica its seats, from its settings, instead of a
             model.
         generation: of the deployment; another one replaces the replicas.
-        token, operator_token: a replica without one in its environment does not start.
+        token, operator_token, metrics_token: a replica without it in its environment does not
+            start.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -56,6 +62,7 @@ class Fleet(BaseModel):
     generation: int = 0
     token: bool = False
     operator_token: bool = False
+    metrics_token: bool = False
 
 
 def read_fleet(given: Mapping[str, Any]) -> tuple[Fleet, dict[str, Any]]:
@@ -117,7 +124,7 @@ class Replica:
 
     def __init__(self, fleet: Fleet, values: Mapping[str, Any], label: str) -> None:
         settings = replica_settings(values, label)
-        for name in ("token", "operator_token"):
+        for name in _TOKENS:
             if getattr(fleet, name) and getattr(settings, name) is None:
                 raise UsageError(f"WMRT_SERVE_{name.upper()} is not in a replica's environment")
         self.crew = (
@@ -126,26 +133,33 @@ class Replica:
             else Crew(load_seats(fleet.seats, settings), settings)
         )
         warm_up(self.crew.seats)  # robots are routed here as soon as this is over
-        self.host = Host(self.crew, settings, Audit(settings.audit))
+        self._open = contextlib.ExitStack()
+        telemetry = self._open.enter_context(contextlib.closing(telemetry_of(settings)))
+        audit = Audit(settings.audit, redactor(settings))
+        self.host = Host(self.crew, settings, audit, telemetry=telemetry)
         self._failure: BaseException | None = None
 
     def application(self) -> Any:
         """What Serve calls, in its event loop."""
-        return make_app(self.host, self._failed)
+        self._logs = self._open.enter_context(logs_of(self.host.settings).installed())
+        return make_app(self.host, self._failed, lambda: self._logs.dropped)
 
     def _failed(self, error: BaseException) -> None:
         self._failure = error
 
     async def check_health(self) -> None:
-        """For Serve: as ``/healthz``, the event loop answers; a model that cannot be stepped makes
-        a replica of no use."""
+        """For Serve: raises where ``/healthz`` fails, because only another process would help."""
+        why = self.host.dying()
         if self._failure is not None:
-            raise RuntimeError(f"the model cannot be stepped: {self._failure}")
+            why.append(f"the model cannot be stepped: {self._failure}")
+        if why:
+            raise RuntimeError("; ".join(why))
 
     async def stop(self) -> None:
         """Answer what is in work, keep every robot, and end the connections."""
         await self.host.drain()
         await self.host.stop()
+        await asyncio.to_thread(self._open.close)
 
 
 def application(given: Mapping[str, Any]) -> Any:
@@ -160,7 +174,7 @@ def application(given: Mapping[str, Any]) -> Any:
         MissingExtraError: without Ray Serve. UsageError: settings that cannot be meant.
     """
     serve = require("ray.serve", "fleet")
-    for name in ("token", "operator_token"):
+    for name in _TOKENS:
         if not isinstance(given.get(name), bool | None):
             raise UsageError(f"{name}: Ray keeps arguments; set WMRT_SERVE_{name.upper()} instead")
     fleet, values = read_fleet(given)

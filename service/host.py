@@ -7,27 +7,29 @@ Nothing here waits for a step: desks work in threads of their own and answer thr
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from wmrt.core.wire import Acted, Observed
-from wmrt.safety import State
+from wmrt.core.wire import NAME_BYTES, Acted, Observed
+from wmrt.service import health
 from wmrt.service.audit import Audit
 from wmrt.service.crew import Crew
 from wmrt.service.desk import Job
+from wmrt.service.logs import log, overrun
+from wmrt.service.meter import Meter
 from wmrt.service.places import Opened
+from wmrt.service.pulse import Pulse
 from wmrt.service.refusals import Refusal
 from wmrt.service.registry import Registry
 from wmrt.service.seats import warm_up
 from wmrt.service.sessions import Holder, unknown
 from wmrt.service.settings import ServeSettings
+from wmrt.service.telemetry import Telemetry
 
-_log = logging.getLogger("wmrt.service")
 Done = Callable[[Acted | Refusal], None]
+T = TypeVar("T")
 
 
 class Host:
@@ -37,12 +39,15 @@ class Host:
         crew: seats and threads.
         audit: gets what concerns access and breakers.
         options: of every robot's `Controller`, such as a recorder.
+        telemetry: gets spans of what happens between steps.
 
     Attributes:
         registry: robots, seats, sessions.
         acted: functions that get every answer, in the event loop; for metrics and displays. One
             that raises is logged and changes nothing.
-        counts: refusals by name, over all robots.
+        refused: the same for every refusal, of whichever part of the service.
+        meter: what is counted. counts: of it, refusals by name.
+        pulse: how late the event loop is.
     """
 
     def __init__(
@@ -51,14 +56,20 @@ class Host:
         settings: ServeSettings,
         audit: Audit,
         options: dict[str, Any] | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self.crew, self.settings, self.audit = crew, settings, audit
-        self.registry = Registry(crew, settings, audit, self._answered, options)
+        self.telemetry = Telemetry() if telemetry is None else telemetry
+        self.deadline = crew.period if settings.deadline is None else settings.deadline
+        self.meter = Meter(self.deadline)
+        self.registry = Registry(
+            crew, settings, audit, self._answered, self.meter, self.telemetry, options
+        )
         self.acted: list[Callable[[Acted], object]] = []
-        self.counts: Counter[str] = Counter()
+        self.refused: list[Callable[[Refusal], object]] = []
+        self.counts: Counter[str] = self.meter.refusals
+        self.pulse = Pulse(self.meter.lag)
         self.warm = self.draining = False
-        self._latched: set[str] = set()
-        self._keep_now = asyncio.Event()
         self._jobs: set[Job] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -76,23 +87,32 @@ class Host:
     async def start(self) -> None:
         """Step every seat a few times; ready afterwards."""
         self._loop = asyncio.get_running_loop()
-        await asyncio.to_thread(warm_up, self.crew.seats)
+        self._tasks.append(asyncio.create_task(self.pulse.run()))
+        with self.telemetry.span("warm_up", robots=len(self.crew.seats)):
+            await asyncio.to_thread(warm_up, self.crew.seats)
         self.warm = True
         self.audit.note("started", **self.crew.described)
         if self.registry.store is not None:
-            self._tasks.append(asyncio.create_task(self._keep_all()))
+            keeping = self.registry.keeper.run(self.registry.places)
+            self._tasks.append(asyncio.create_task(keeping))
         if self.registry.handover is not None:
             self._tasks.append(asyncio.create_task(self.registry.handover.watch(self.registry)))
 
     def reasons(self) -> list[str]:
-        """Why this process is not ready; empty if it is."""
-        found = [] if self.warm else ["the model is warming up"]
-        found += ["the service is stopping"] if self.draining else []
-        places = self.registry.places.items()
-        latched = sorted(n for n, p in places if p.desk.breakers.state is State.LATCHED)
-        if latched:
-            found.append(f"latched until an operator resets: {', '.join(latched)}")
-        return found
+        """Why this process is not ready; empty if it is. See `wmrt.service.health`."""
+        return health.reasons(self)
+
+    def dying(self) -> list[str]:
+        """Why only a restart would help; empty if none is needed."""
+        return health.dying(self)
+
+    def warnings(self) -> list[str]:
+        """What somebody should look at, although robots are served."""
+        return health.warnings(self)
+
+    def oldest_job(self) -> Job | None:
+        """The observation that has waited longest for its answer."""
+        return min(self._jobs, key=lambda job: job.arrived_ns, default=None)
 
     def require_serving(self) -> None:
         """Raise `Refusal` while warming up or stopping."""
@@ -112,9 +132,10 @@ class Host:
         """See `Registry.open`; also refuses while warming up or stopping."""
         try:
             self.require_serving()
-            return await self.registry.open(robot, session, measured, holder, answered)
+            with self.telemetry.span("open", robot=robot[:NAME_BYTES], resumes=session is not None):
+                return await self.registry.open(robot, session, measured, holder, answered)
         except Refusal as refusal:
-            self.counts[refusal.name] += 1
+            self.refuse(refusal)
             raise
 
     async def resume(self, seen: Observed) -> Opened | None:
@@ -128,9 +149,15 @@ class Host:
             return None
         opened = await self.open(seen.robot, seen.session, None, None, seen.sequence - 1)
         if opened.session.epoch < seen.epoch:  # of before a reset: another episode
-            self.counts["unknown_session"] += 1
-            raise unknown(seen.robot)
+            refusal = unknown(seen.robot)
+            self.refuse(refusal)
+            raise refusal
         return opened
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Count a refusal and tell who listens, once: whoever sends it to a client calls this."""
+        if self.meter.refused(refusal):
+            _tell(self.refused, refusal)
 
     def submit(self, seen: Observed, done: Done) -> None:
         """Hand an observation in; ``done`` gets the answer, in the event loop.
@@ -138,13 +165,16 @@ class Host:
         Raises:
             Refusal: by name; ``done`` is not called then.
         """
+        place = None
         try:
             self.require_serving()
             place = self.registry.place(seen.robot)
             captured = place.session.admit(seen, time.monotonic_ns())
         except Refusal as refusal:
             refusal.sequence = seen.sequence
-            self.counts[refusal.name] += 1
+            if place is not None:
+                place.meter.outcomes[refusal.name] += 1
+            self.refuse(refusal)
             raise
         job = Job(seen, captured, time.perf_counter_ns(), done)
         self._jobs.add(job)
@@ -176,19 +206,20 @@ class Host:
         seen = job.observed
         place = self.registry.places.get(seen.robot)
         if isinstance(answer, Acted):
-            self._look(answer)
-            for listener in self.acted:
-                try:
-                    listener(answer)
-                except Exception:  # a display must not stop a robot
-                    _log.exception("a listener failed")
+            self.registry.keeper.look(answer)
+            meter = None if place is None else place.meter
+            self.meter.acted(answer, job.arrived_ns, meter)
+            if answer.late and meter is not None:
+                overrun(answer, meter)
+            _tell(self.acted, answer)
             if place is None or place.session.epoch != seen.epoch:
                 answer = Refusal("discarded", "a reset came while it was in work", seen.sequence)
         if place is not None:
             kind = answer.name if isinstance(answer, Refusal) else "answered"
             place.session.counts[kind] += 1
+            place.meter.outcomes[kind] += 1
         if isinstance(answer, Refusal):
-            self.counts[answer.name] += 1
+            self.refuse(answer)
         job.done(answer)
 
     async def reset(
@@ -205,7 +236,8 @@ class Host:
         own.require(session)
         own.epoch += 1
         place.desk.epoch = own.epoch
-        await self.registry.in_thread(place, lambda: place.desk.reset(measured))
+        with self.telemetry.span("reset", robot=robot, epoch=own.epoch):
+            await self.registry.in_thread(place, lambda: place.desk.reset(measured))
         if self.registry.handover is not None:  # whoever restores it must not go on before this
             await self.registry.keep(place)
         return Opened(own, "fresh", True, own.sequence)
@@ -235,26 +267,15 @@ class Host:
             try:
                 await self.registry.put_away(place, why)
             except Exception:  # of one robot; the others are kept all the same
-                _log.exception("robot %s was not put away", place.session.robot)
+                log.exception("a robot was not put away", robot=place.session.robot)
         await asyncio.to_thread(self.crew.close)
         self.registry.close()
-        self.audit.note("stopped", refusals=dict(self.counts))
+        self.audit.note("stopped", refusals={k: n for k, n in self.counts.items() if n})
 
-    def _look(self, answer: Acted) -> None:
-        """A latch is kept at once: a process that is killed must not heal it."""
-        if answer.breakers != State.LATCHED.value:
-            self._latched.discard(answer.robot)
-        elif answer.robot not in self._latched:
-            self._latched.add(answer.robot)
-            self._keep_now.set()
 
-    async def _keep_all(self) -> None:
-        while True:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._keep_now.wait(), self.settings.snapshot_every or None)
-            self._keep_now.clear()
-            for place in list(self.registry.places.values()):
-                try:
-                    await self.registry.keep(place)
-                except Exception:  # of one robot; the others are kept all the same
-                    _log.exception("a snapshot of robot %s failed", place.session.robot)
+def _tell(listeners: list[Callable[[T], object]], what: T) -> None:
+    for listener in listeners:
+        try:
+            listener(what)
+        except Exception:  # a display must not stop a robot
+            log.exception("a listener failed")

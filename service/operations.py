@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from wmrt import __version__
 from wmrt.core.wire import VERSION
 from wmrt.service.host import Host
 from wmrt.service.messages import OperatorMessage
+from wmrt.service.meter import LEVELS
 from wmrt.service.places import Place
+from wmrt.service.plain import plain
 from wmrt.service.refusals import Refusal
 
 #: Events of a robot's breakers that are shown.
@@ -29,8 +32,10 @@ def info(host: Host) -> dict[str, Any]:
         "version": VERSION,
         "ready": not host.reasons(),
         "reasons": host.reasons(),
+        "alive": not host.dying(),
+        "warnings": host.warnings(),
         "period": host.crew.period,
-        "deadline": host.crew.period if settings.deadline is None else settings.deadline,
+        "deadline": host.deadline,
         "resample": settings.resample,
         "clock": settings.clock,
         "on_second_client": settings.on_second_client,
@@ -42,7 +47,9 @@ def info(host: Host) -> dict[str, Any]:
         },
         "crew": host.crew.described,
         "schema_hash": host.schema.hash,
-        "refusals": dict(host.counts),
+        "refusals": nonzero(host.counts),
+        "sessions_opened": nonzero(host.meter.opened),
+        "event_loop_lag_s": host.pulse.worst,
         "snapshots": None
         if host.registry.store is None
         else {"written": host.registry.store.written, "failed": host.registry.store.failed},
@@ -61,7 +68,15 @@ def _robot(place: Place) -> dict[str, Any]:
         "step": breakers.step,
         "breakers": breakers.state.value,
         "engaged": breakers.engaged,
+        "sources": nonzero(place.meter.sources),
+        "deadline_misses": place.meter.late,
+        "trips": {LEVELS[level]: n for level, n in place.meter.trips.items() if n},
     }
+
+
+def nonzero(counts: Mapping[str, int]) -> dict[str, int]:
+    """Those that have happened."""
+    return {name: count for name, count in counts.items() if count}
 
 
 async def breakers(host: Host, robot: str | None) -> dict[str, Any]:
@@ -88,17 +103,6 @@ async def _breakers(place: Place) -> dict[str, Any]:
     return plain(told)  # type: ignore[no-any-return]
 
 
-def plain(value: Any) -> Any:
-    """JSON data; numbers that are none as text, because a sensor's NaN belongs in the record."""
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return str(value)
-    return value
-
-
 async def operate(
     host: Host, action: Action, message: OperatorMessage, operator: bool, client: str
 ) -> dict[str, Any]:
@@ -114,21 +118,26 @@ async def operate(
         host.audit.note("forbidden", action=action, robot=message.robot[:80], client=client)
         raise Refusal("forbidden", f"{action} takes the operator's token: {how}")
     place = host.registry.place(message.robot)
-    controller, name = place.desk.controller, message.operator
     try:
-        if action in ("estop", "release"):  # never behind a step that runs
-            controller.estop(action == "estop")
-        elif action == "disengage":
-            await host.registry.in_thread(place, controller.disengage)
-        elif action == "engage":
-            await host.registry.in_thread(place, lambda: controller.engage(name, message.measured))
-        else:
-            await host.registry.in_thread(place, lambda: controller.reset_latch(name))
+        with host.telemetry.span("operate", action=action, robot=message.robot):
+            await _operate(host, action, message, place)
         if action not in ("estop", "release"):
             await host.registry.keep(place)  # a process that is killed must not undo it
     finally:
         host.audit.note(
-            f"breakers_{action}", robot=message.robot, operator=name, client=client,
+            f"breakers_{action}", robot=message.robot, operator=message.operator, client=client,
             state=place.desk.breakers.state.value,
         )  # fmt: skip
     return _robot(place)
+
+
+async def _operate(host: Host, action: Action, message: OperatorMessage, place: Place) -> None:
+    controller, name = place.desk.controller, message.operator
+    if action in ("estop", "release"):  # never behind a step that runs
+        controller.estop(action == "estop")
+    elif action == "disengage":
+        await host.registry.in_thread(place, controller.disengage)
+    elif action == "engage":
+        await host.registry.in_thread(place, lambda: controller.engage(name, message.measured))
+    else:
+        await host.registry.in_thread(place, lambda: controller.reset_latch(name))

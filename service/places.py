@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from wmrt.safety import State
 from wmrt.service.desk import Desk, Memory
 from wmrt.service.leases import Lease
+from wmrt.service.meter import RobotMeter
 from wmrt.service.refusals import Refusal
 from wmrt.service.sessions import Session
 
@@ -26,6 +27,7 @@ class Place:
     seat: int
     desk: Desk
     session: Session
+    meter: RobotMeter
     lease: Lease | None = None
     leaving: bool = False
     kept: object = None

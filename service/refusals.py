@@ -7,12 +7,17 @@ from wmrt.core.wire import REFUSALS, Refused
 
 
 class Refusal(ServiceError):
-    """Says no to a client, by a name of `wmrt.core.wire.REFUSALS`; nothing else is told to it."""
+    """Says no to a client, by a name of `wmrt.core.wire.REFUSALS`; nothing else is told to it.
+
+    Attributes:
+        status: of HTTP. counted: by a `Meter`; it may pass several hands on its way.
+    """
 
     def __init__(self, name: str, message: str, sequence: int | None = None) -> None:
         super().__init__(message, name)
         self.status = REFUSALS[name]
         self.sequence = sequence
+        self.counted = False
 
     @property
     def refused(self) -> Refused:

@@ -14,17 +14,20 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
-from wmrt.core.errors import SafetyError, WmrtError
+from wmrt.core.errors import SafetyError
 from wmrt.service.audit import Audit
 from wmrt.service.crew import Crew
-from wmrt.service.desk import Desk, Memory, Reply
+from wmrt.service.desk import Desk, Reply
 from wmrt.service.handover import Handover
+from wmrt.service.keeping import Keeper
 from wmrt.service.leases import FolderLock, Lease, Leases, moved
+from wmrt.service.meter import Meter
 from wmrt.service.places import Opened, Place, begin, expel
 from wmrt.service.refusals import Refusal
 from wmrt.service.sessions import Holder, Session, check_name, unknown
 from wmrt.service.settings import ServeSettings
 from wmrt.service.snapshots import SnapshotStore
+from wmrt.service.telemetry import Telemetry
 
 
 class Registry:
@@ -32,6 +35,7 @@ class Registry:
 
     Args:
         crew: seats and threads. reply: gets every desk's answers.
+        meter: counts sessions, and gives each robot its own. telemetry: gets snapshots.
         options: of every robot's `Controller`, such as a recorder.
 
     Attributes:
@@ -45,6 +49,8 @@ class Registry:
         settings: ServeSettings,
         audit: Audit,
         reply: Reply,
+        meter: Meter,
+        telemetry: Telemetry,
         options: dict[str, Any] | None = None,
     ) -> None:
         self.places: dict[str, Place] = {}
@@ -56,8 +62,10 @@ class Registry:
             leases = Leases(settings.snapshots, settings.label) if settings.shared else None
             self.store = SnapshotStore(settings.snapshots, leases)
             self.handover = None if leases is None else Handover(leases, settings, audit)
+        every = settings.snapshot_every
+        self.keeper = Keeper(self.store, every, self._lost, audit, meter, telemetry)
         self._crew, self._settings, self._audit = crew, settings, audit
-        self._reply, self._options = reply, options
+        self._reply, self._meter, self._options = reply, meter, options
         self._free = list(range(len(crew.seats)))[::-1]
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._seating = asyncio.Lock()
@@ -116,9 +124,10 @@ class Registry:
             opened.session.hold(holder, time.monotonic())
         if opened.memory == "restored" and answered is not None:
             opened = replace(opened, steps_lost=max(0, answered - opened.sequence))
+        self._meter.opened[opened.memory] += 1
         self._audit.note(
             "opened", robot=robot, memory=opened.memory, resumed=opened.resumed,
-            epoch=opened.session.epoch, steps_lost=opened.steps_lost,
+            epoch=opened.session.epoch, session=opened.session.digest, steps_lost=opened.steps_lost,
         )  # fmt: skip
         return opened
 
@@ -169,7 +178,7 @@ class Registry:
         self, robot: str, session: int | None, measured: Sequence[float] | None, lease: Lease | None
     ) -> Opened:
         """The same, once no other process has it."""
-        kept, damage = await self._recorded(robot)
+        kept, damage = await self.keeper.read(robot)
         if session is not None and (kept is None or kept.session != session):
             raise unknown(robot)
         async with self._seating:
@@ -183,7 +192,7 @@ class Registry:
             options=self._options,
         )
         new = Session(robot, time.monotonic(), 0 if kept is None else kept.epoch + 1)
-        place = Place(seat, desk, new, lease)
+        place = Place(seat, desk, new, self._meter.robot(), lease)
         try:
             if session is not None and kept is not None:
                 await self.in_thread(place, lambda: desk.recall(kept))
@@ -197,20 +206,11 @@ class Registry:
             self._free.append(seat)
             if isinstance(error, Refusal | asyncio.CancelledError):
                 raise
+            self._meter.not_restored += 1
             self._audit.note("not_restored", robot=robot, reason=str(error)[:300])
             raise unknown(robot) from None
         self.places[robot] = place
         return opened
-
-    async def _recorded(self, robot: str) -> tuple[Memory | None, bool]:
-        """The robot's snapshot, and whether there is one that cannot be read."""
-        if self.store is None:
-            return None, False
-        try:
-            return await asyncio.to_thread(self.store.read, robot), False
-        except WmrtError as error:
-            self._audit.note("snapshot_damaged", robot=robot, reason=str(error))
-            return None, True
 
     def _idlest(self) -> Place | None:
         """The robot whose place may be given away: that without a client for longest."""
@@ -237,27 +237,8 @@ class Registry:
         return self._free.pop()
 
     async def keep(self, place: Place) -> bool:
-        """Write a robot's memory if it has moved on since; True if what is on disk is its last.
-
-        A disk that takes nothing is told in the audit log, and the robot goes on.
-        """
-        desk, session = place.desk, place.session
-        if self.store is None:
-            return False
-        async with place.keeping:
-            mark = (session.epoch, desk.breakers.step, desk.breakers.state, desk.breakers.engaged)
-            if place.kept == mark:
-                return True
-            memory = await self.in_thread(place, lambda: desk.remember(session.id))
-            try:
-                await asyncio.to_thread(self.store.write, memory, place.lease)
-            except WmrtError as error:
-                self._audit.note("snapshot_failed", robot=session.robot, reason=str(error))
-                if isinstance(error, Refusal) and place.lease is not None:
-                    self._lost(place.lease)
-                return False
-            place.kept = mark
-            return True
+        """See `Keeper.keep`."""
+        return await self.keeper.keep(place)
 
     async def in_thread(self, place: Place, do: Callable[[], Any]) -> Any:
         """``do()`` in the robot's thread, between steps; what wmrt refuses is a `Refusal`."""

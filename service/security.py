@@ -9,41 +9,65 @@ import asyncio
 import hashlib
 import hmac
 import json
-from typing import TYPE_CHECKING, Any
+import re
+import secrets
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
+from structlog.contextvars import bind_contextvars
 
 from wmrt.core.wire import refused_json
-from wmrt.service.audit import Audit
 from wmrt.service.buckets import Buckets
 from wmrt.service.refusals import Refusal
-from wmrt.service.settings import LOOPBACK, ServeSettings
+from wmrt.service.settings import LOOPBACK
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from wmrt.service.host import Host
 
 #: Seconds that a request has until its body is there.
 BODY_SECONDS = 10.0
 #: Paths that need no token: they tell whether, never what.
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+#: What the token for metrics opens.
+METRICS_PATH = "/metrics"
+_REQUEST = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+
+
+class Rights(NamedTuple):
+    """What a request may do.
+
+    Attributes:
+        client: what robots and people may. operator: reset breakers too. metrics: read them.
+    """
+
+    client: bool
+    operator: bool
+    metrics: bool
 
 
 class Tokens:
     """Compares bearer tokens. Digests are compared, in a time that depends on neither token."""
 
-    def __init__(self, token: SecretStr | None, operator: SecretStr | None) -> None:
+    def __init__(
+        self,
+        token: SecretStr | None,
+        operator: SecretStr | None = None,
+        metrics: SecretStr | None = None,
+    ) -> None:
         self._client, self._operator = _digest(token), _digest(operator)
-        self.needed = token is not None
-        self.has_operator = operator is not None
+        self._metrics = _digest(metrics)
 
-    def rights(self, authorization: str | None) -> tuple[bool, bool]:
-        """Whether this header lets in, and whether it is the operator's."""
+    def rights(self, authorization: str | None) -> Rights:
+        """What this header allows."""
         scheme, _, given = (authorization or "").partition(" ")
         own = hashlib.sha256(given.strip().encode()).digest() if scheme.lower() == "bearer" else b""
         operator = self._operator is not None and hmac.compare_digest(own, self._operator)
         client = self._client is None or hmac.compare_digest(own, self._client)
-        return client or operator, operator
+        metrics = self._metrics is not None and hmac.compare_digest(own, self._metrics)
+        return Rights(client or operator, operator, client or operator or metrics)
 
 
 def _digest(token: SecretStr | None) -> bytes | None:
@@ -53,21 +77,21 @@ def _digest(token: SecretStr | None) -> bytes | None:
 class Gate:
     """Lets a request through to ``app``, or refuses it.
 
-    Sets ``scope["state"]["operator"]`` for what only an operator may do, and
-    ``scope["state"]["client"]``, a name for limits and the audit log.
+    Sets ``scope["state"]["rights"]``, a `Rights`, and ``scope["state"]["client"]``, a name for
+    limits and the audit log.
 
     Args:
+        host: whose settings and audit log, and who counts refusals.
         buckets: messages a second, by client.
 
     Attributes:
         connections: requests and WebSockets at this time.
     """
 
-    def __init__(
-        self, app: ASGIApp, settings: ServeSettings, audit: Audit, buckets: Buckets
-    ) -> None:
-        self.app, self._settings, self._audit = app, settings, audit
-        self._tokens = Tokens(settings.token, settings.operator_token)
+    def __init__(self, app: ASGIApp, host: Host, buckets: Buckets) -> None:
+        settings = self._settings = host.settings
+        self.app, self._host = app, host
+        self._tokens = Tokens(settings.token, settings.operator_token, settings.metrics_token)
         self._names = {*LOOPBACK, "::1", settings.host, *settings.names}
         self.connections = 0
         self._buckets = buckets
@@ -79,22 +103,26 @@ class Gate:
         try:
             state = scope.setdefault("state", {})
             state["client"] = client_name(scope)
-            state["operator"] = self._check(scope)
+            send = tagged(scope, send)
+            state["rights"] = self._check(scope)
         except Refusal as refusal:
+            self._host.refuse(refusal)
             await refuse(scope, receive, send, refusal)
             return
         self.connections += 1
         try:
             if scope["type"] == "http":
                 receive = await _body(receive, self._settings.max_body)
-            await self.app(scope, receive, send)
+            with self._host.telemetry.incoming(scope["headers"]):
+                await self.app(scope, receive, send)
         except Refusal as refusal:  # of the body; the application turns its own into answers
+            self._host.refuse(refusal)
             await refuse(scope, receive, send, refusal)
         finally:
             self.connections -= 1
 
-    def _check(self, scope: Scope) -> bool:
-        """Whether it is the operator; `Refusal` for what may not pass."""
+    def _check(self, scope: Scope) -> Rights:
+        """What it may do; `Refusal` for what may not pass."""
         headers = {
             name.decode("latin-1").lower(): v.decode("latin-1") for name, v in scope["headers"]
         }
@@ -108,14 +136,15 @@ class Gate:
             if not self._buckets.take(client):
                 raise too_fast(self._settings.rate)
         self._check_site(headers)
-        entitled, operator = self._tokens.rights(headers.get("authorization"))
+        rights = self._tokens.rights(headers.get("authorization"))
+        entitled = rights.metrics if scope["path"] == METRICS_PATH else rights.client
         if not entitled and scope["path"] not in OPEN_PATHS:
-            self._audit.note("unauthorized", client=client, path=str(scope["path"])[:80])
+            self._host.audit.note("unauthorized", client=client, path=str(scope["path"])[:80])
             raise Refusal("unauthorized", "send the token: Authorization: Bearer <token>")
         size = headers.get("content-length", "")
         if size.isdigit() and int(size) > self._settings.max_body:
             raise _too_large(self._settings.max_body)
-        return operator
+        return rights
 
     def _check_site(self, headers: dict[str, str]) -> None:
         """No page of another site may speak for whoever looks at it, nor reach this host under a
@@ -141,6 +170,21 @@ def too_fast(rate: float) -> Refusal:
 
 def _too_large(limit: int) -> Refusal:
     return Refusal("too_large", f"more than {limit} bytes, which is the limit")
+
+
+def tagged(scope: Scope, send: Send) -> Send:
+    """Give a request its name: the caller's ``X-Request-ID`` if it is a harmless one, else a new
+    one. Whatever is logged for it carries the name, and so does the answer of HTTP."""
+    given = dict(scope["headers"]).get(b"x-request-id", b"")
+    name = given if _REQUEST.fullmatch(given) else secrets.token_hex(8).encode()
+    bind_contextvars(request=name.decode())  # of the task that uvicorn has made for this request
+
+    async def tag(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], (b"x-request-id", name)]}
+        await send(message)
+
+    return tag if scope["type"] == "http" else send
 
 
 async def _body(receive: Receive, limit: int) -> Receive:

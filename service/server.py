@@ -9,7 +9,7 @@ import signal
 import socket
 import ssl
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,7 +21,9 @@ from wmrt.service.app import make_app
 from wmrt.service.audit import Audit
 from wmrt.service.crew import Crew
 from wmrt.service.host import Host
+from wmrt.service.logs import redactor
 from wmrt.service.settings import ServeSettings
+from wmrt.service.telemetry import Telemetry
 
 #: Connections that wait to be accepted.
 BACKLOG = 512
@@ -30,16 +32,27 @@ BACKLOG = 512
 class Server(uvicorn.Server):
     """Answers what is in work before it closes a connection.
 
+    Args:
+        options, telemetry: see `Host`. dropped: log records that were lost.
+
     Attributes:
         host: the robots. gate: the application. stopped_by: the signal that ended it, if one did.
         failure: why it ended by itself.
     """
 
-    def __init__(self, crew: Crew, settings: ServeSettings, options: dict[str, Any] | None = None):
-        self.host = Host(crew, settings, Audit(settings.audit), options)
+    def __init__(
+        self,
+        crew: Crew,
+        settings: ServeSettings,
+        options: dict[str, Any] | None = None,
+        dropped: Callable[[], int] = lambda: 0,
+        telemetry: Telemetry | None = None,
+    ) -> None:
+        audit = Audit(settings.audit, redactor(settings))
+        self.host = Host(crew, settings, audit, options, telemetry)
         self.stopped_by: int | None = None
         self.failure: BaseException | None = None
-        self.gate = make_app(self.host, self._failed)
+        self.gate = make_app(self.host, self._failed, dropped)
         super().__init__(_configuration(self.gate, settings))
 
     def _failed(self, error: BaseException) -> None:

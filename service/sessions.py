@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 from collections import Counter
@@ -54,6 +55,11 @@ class Session:
         self.seen = now
         self.counts: Counter[str] = Counter()
         self._clock = ClockMap()
+
+    @property
+    def digest(self) -> str:
+        """For logs: whoever knows the session itself can speak for its robot."""
+        return hashlib.blake2b(self.id.to_bytes(8, "little"), digest_size=4).hexdigest()
 
     def hold(self, holder: Holder | None, now: float) -> None:
         """A connection takes it, or a request over HTTP (None). Clocks are compared anew."""

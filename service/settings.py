@@ -32,6 +32,7 @@ class ServeSettings(BaseSettings):
             socket, else 8420.
         open: allow a host that other machines reach; needs a token.
         token: every request carries it as a bearer token. operator_token: what resets breakers.
+        metrics_token: one that opens `/metrics` and nothing else.
         on_second_client: what happens to a second client for a robot that one holds.
         hold: seconds for which a client that is not connected any more still holds its robot.
         idle: seconds without a client after which a robot gives its place to another one.
@@ -42,12 +43,15 @@ class ServeSettings(BaseSettings):
         route_by: header that has to be the robot's name: a fleet finds the robot's process by it.
         max_body: bytes of a request or message. connections: at one time, requests included.
         rate: messages a second of one connection; requests a second of one address.
+        stuck_after: seconds that one step may run before `/healthz` calls for a restart.
         ping: seconds between two questions whether a client is still there; it has as long again.
         cpu: processor of the inference thread, -1 for any. priority: its SCHED_FIFO priority, 0
             for none.
         drain: seconds that steps in work get when the service stops.
         audit: file that gets a JSON line for everything that concerns access and breakers.
         tls_cert, tls_key: PEM files.
+        log_format, log_level: of what is logged to standard error.
+        otel: send traces of the control plane; default: if the environment names a collector.
         names: further names under which clients reach this host.
     """
 
@@ -70,6 +74,7 @@ class ServeSettings(BaseSettings):
     open: bool = False
     token: SecretStr | None = None
     operator_token: SecretStr | None = None
+    metrics_token: SecretStr | None = None
     on_second_client: Literal["refuse", "takeover"] = "refuse"
     hold: float = Field(10.0, gt=0, allow_inf_nan=False)
     idle: float = Field(600.0, ge=0, allow_inf_nan=False)
@@ -81,6 +86,7 @@ class ServeSettings(BaseSettings):
     max_body: int = Field(1 << 20, ge=1024)
     rate: float = Field(2000.0, gt=0, allow_inf_nan=False)
     connections: int = Field(256, ge=1)
+    stuck_after: float = Field(10.0, gt=0, allow_inf_nan=False)
     ping: float = Field(20.0, gt=0, allow_inf_nan=False)
     cpu: int | None = Field(None, ge=-1)
     priority: int = Field(0, ge=0, le=99)
@@ -88,9 +94,12 @@ class ServeSettings(BaseSettings):
     audit: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    log_format: Literal["text", "json"] = "text"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    otel: bool | None = None
     names: tuple[str, ...] = ()
 
-    @field_validator("token", "operator_token")
+    @field_validator("token", "operator_token", "metrics_token")
     @classmethod
     def _long(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None:
@@ -117,10 +126,21 @@ class ServeSettings(BaseSettings):
             raise ValueError("tls_cert and tls_key go together; give both or none")
         if self.tls_cert is not None and self.socket is not None:
             raise ValueError("TLS is for TCP; a service on a Unix socket has none, leave one out")
-        if self.token is not None and self.operator_token is not None:
-            if self.token.get_secret_value() == self.operator_token.get_secret_value():
-                raise ValueError("token and operator_token are one; an operator has one of its own")
+        self._require_different_tokens()
         return self
+
+    def _require_different_tokens(self) -> None:
+        if self.metrics_token is not None and self.token is None:
+            raise ValueError("metrics_token without token: then /metrics is open to all anyway")
+        known: dict[str, str] = {}
+        for name in ("token", "operator_token", "metrics_token"):
+            token = getattr(self, name)
+            if (
+                token is not None
+                and (other := known.setdefault(token.get_secret_value(), name)) != name
+            ):
+                who = "an operator" if name == "operator_token" else "whoever reads metrics"
+                raise ValueError(f"{other} and {name} are one; {who} has one of its own")
 
     @property
     def tcp_port(self) -> int | None:

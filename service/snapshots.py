@@ -37,7 +37,8 @@ class SnapshotStore:
         leases: where other processes use the folder too.
 
     Attributes:
-        written, failed: snapshots of this process.
+        written, failed: snapshots of this process. failing: those since the last one that was
+            written. reason: why the last one failed.
 
     Raises:
         UsageError: a folder that cannot be written.
@@ -47,7 +48,8 @@ class SnapshotStore:
         require_writable(folder)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder, self._leases = folder, leases
-        self.written = self.failed = 0
+        self.written = self.failed = self.failing = 0
+        self.reason = ""
         self._lock = threading.Lock()
 
     def path(self, robot: str) -> Path:
@@ -85,10 +87,13 @@ class SnapshotStore:
                         file.flush()
                         os.fsync(file.fileno())
                 flush(self.folder)
-            except BaseException:
+            except BaseException as error:
                 self.failed += 1
+                self.failing += 1
+                self.reason = str(error)
                 raise
             self.written += 1
+            self.failing = 0
 
     def read(self, robot: str) -> Memory | None:
         """A robot's memory; None if there is none.

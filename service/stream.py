@@ -13,6 +13,8 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from structlog.contextvars import bind_contextvars
+
 from wmrt.core.wire import Acted, WireError, acted_json, pack_acted, read_text, refused_json
 from wmrt.service.buckets import Buckets
 from wmrt.service.host import Host
@@ -109,7 +111,7 @@ class Link:
 
     def expel(self, refusal: Refusal) -> None:
         """Tell the client why, and close."""
-        self._text(refused_json(refusal.refused))
+        self._refuse(refusal)
         self._closing = (CODES + refusal.status, refusal.name)
         self._wake.set()
 
@@ -129,6 +131,7 @@ class Link:
             wanted.robot, session, wanted.measured, self, wanted.answered
         )
         self._session = opened.session
+        bind_contextvars(robot=wanted.robot, session=opened.session.digest)  # of this connection
         self._text({**opened_json(self._host, opened), **schema_json(self._host)})
 
     def _json(self, text: str | None) -> dict[str, Any]:
@@ -142,8 +145,7 @@ class Link:
     async def _take(self, message: Any) -> None:
         """One message of an open connection; what is wrong with it is answered."""
         if not self._allowed():
-            refusal = too_fast(self._host.settings.rate)
-            self._text(refused_json(refusal.refused))
+            self._refuse(too_fast(self._host.settings.rate))
             await asyncio.sleep(1.0 / self._host.settings.rate)  # and the client's sends wait
             return
         try:
@@ -155,7 +157,7 @@ class Link:
             self._own(seen.robot, seen.sequence)
             self._host.submit(seen, self._done_binary)
         except Refusal as refusal:
-            self._text(refused_json(refusal.refused))
+            self._refuse(refusal)
 
     def _take_text(self, text: str | None) -> None:
         data = self._json(text)
@@ -185,7 +187,7 @@ class Link:
             session = own if wanted.session is None else read_session(wanted.session)
             opened = await self._host.reset(wanted.robot, session, wanted.measured)
         except Refusal as refusal:
-            self._text(refused_json(refusal.refused))
+            self._refuse(refusal)
         else:
             self._text(opened_json(self._host, opened))
 
@@ -193,17 +195,21 @@ class Link:
 
     def _done_binary(self, answer: Acted | Refusal) -> None:
         if isinstance(answer, Refusal):
-            self._text(refused_json(answer.refused))
+            self._refuse(answer)
         else:
             self._answer = pack_acted(answer)
             self._wake.set()
 
     def _done_text(self, answer: Acted | Refusal) -> None:
         if isinstance(answer, Refusal):
-            self._text(refused_json(answer.refused))
+            self._refuse(answer)
         else:
             self._answer = dumps(acted_json(answer))
             self._wake.set()
+
+    def _refuse(self, refusal: Refusal) -> None:
+        self._host.refuse(refusal)
+        self._text(refused_json(refusal.refused))
 
     def _text(self, data: dict[str, Any]) -> None:
         self._texts.append(dumps(data))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -10,10 +9,10 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from wmrt.core.errors import UsageError
+from wmrt.service.logs import log
 from wmrt.service.placement import place
 
 T = TypeVar("T")
-_log = logging.getLogger("wmrt.service")
 
 
 class Worker:
@@ -83,4 +82,4 @@ class Worker:
             try:
                 do()
             except Exception:  # a fault of ours must not end the thread that steps the robots
-                _log.exception("worker %s", self._thread.name)
+                log.exception("a worker's task failed", worker=self._thread.name)

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from wmrt.kernels.triton import checks_heads as checks
 from wmrt.kernels.triton.aot_cases import AotCase
+from wmrt.kernels.triton.arrays import arrays
 from wmrt.kernels.triton.checks_heads import Decode
 from wmrt.kernels.triton.dependent import dependent_case, follow, options
+from wmrt.kernels.triton.formulas import Grid
 from wmrt.kernels.triton.state_embed import embedded_action
 
 
@@ -32,6 +34,15 @@ def decode_mode(logits: tl.tensor, centers: tl.tensor, RADIUS: tl.constexpr) -> 
     near = (at >= mode - RADIUS) & (at <= mode + RADIUS)
     weight = tl.where(near, tl.exp(logits - largest), 0.0)
     return tl.div_rn(tl.sum(weight * centers, 1), tl.sum(weight, 1))
+
+
+GRID = Grid("batch")
+#: Rows of `embedded` lie `stride` apart.
+ARRAYS = arrays(
+    "logits input batch, VALUES, BINS; centers weights BINS;"
+    "table weights DIMS, KNOTS, ceil_div(EMBED, DIMS); chunk output batch, VALUES;"
+    "action output batch, DIMS; embedded output batch, EMBED"
+)
 
 
 @triton.jit
@@ -94,7 +105,7 @@ def action_decode(
         UnsupportedError: more logits of a robot than one program holds.
     """
     made = constants(checks.action_decode(logits, centers, embedding, chunk, action, embedded))
-    action_decode_kernel[(len(logits),)](
+    action_decode_kernel[GRID(batch=len(logits))](
         logits,
         centers,
         embedding,
@@ -145,6 +156,9 @@ def aot_cases() -> list[AotCase]:
                 signature={**dict.fromkeys(floats, "*fp32"), "table": "*bf16", "stride": "i32"},
                 constants={**made, "DEPENDENT": False},
                 warps=_warps(made),
+                grid=GRID,
+                arrays=ARRAYS,
+                scalars={"stride": sizes.embed},
             )
         )
     return [*found, dependent_case(found[0])]

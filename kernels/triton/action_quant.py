@@ -13,12 +13,16 @@ from triton.language.extra import libdevice
 
 from wmrt.kernels.triton import checks_ops
 from wmrt.kernels.triton.aot_cases import AotCase
+from wmrt.kernels.triton.arrays import arrays
+from wmrt.kernels.triton.formulas import Grid
 from wmrt.kernels.triton.library import FP_FUSION
 
 #: Values of a group, the largest code, and packed bytes of a group: 8 of codes and a scale.
 GROUP = 16
 LEVELS = 7
 GROUP_BYTES = GROUP // 2 + 2
+GRID = Grid("batch")
+ARRAYS = arrays("chunk input batch, STEPS, DIMS; out output batch, GROUPS, 10")
 
 
 @triton.jit
@@ -70,7 +74,7 @@ def action_pack(chunks: Tensor) -> Tensor:
     out = torch.empty((*shape[:-2], groups * GROUP_BYTES), dtype=torch.uint8, device=chunks.device)
     if count:
         options = {"num_warps": 1, "enable_fp_fusion": FP_FUSION}
-        pack_kernel[(count,)](chunks, out, **_constants(*shape[-2:]), **options)
+        pack_kernel[GRID(batch=count)](chunks, out, **_constants(*shape[-2:]), **options)
     return out
 
 
@@ -90,6 +94,8 @@ def aot_cases() -> list[AotCase]:
             signature={"chunk": "*fp32", "out": "*u8"},
             constants=_constants(steps, dims),
             warps=1,
+            grid=GRID,
+            arrays=ARRAYS,
         )
         for steps, dims in ((8, 2), (16, 7))
     ]

@@ -9,12 +9,21 @@ from torch import Tensor
 
 from wmrt.kernels.triton import checks_ops
 from wmrt.kernels.triton.aot_cases import AotCase
+from wmrt.kernels.triton.arrays import arrays
+from wmrt.kernels.triton.formulas import Grid
 from wmrt.kernels.triton.library import FP_FUSION
 from wmrt.quant.activations import GROUP
 from wmrt.quant.layouts.base import STEP
 
 #: Groups of 32 in a program.
 GROUPS = 32
+INT8_GRID = Grid("batch", "ceil_div(width, 32 * GROUPS)")
+LANE_GRID = Grid("batch", "ceil_div(width, COUNT)")
+#: x has any strides.
+INT8_ARRAYS = arrays(
+    "x input batch, columns; codes output batch, width; factors output batch, ceil_div(width, 32)"
+)
+LANE_ARRAYS = arrays("x input batch, columns; out output batch, width")
 
 
 @triton.jit
@@ -78,9 +87,8 @@ def int8_codes(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
     checks_ops.quantized(x, width)
     codes = x.new_empty(len(x), width, dtype=torch.int8)
     factors = x.new_empty(len(x), width // GROUP, dtype=torch.float32)
-    blocks = triton.cdiv(width // GROUP, GROUPS)
     if len(x):
-        int8_groups[(len(x), blocks)](
+        int8_groups[INT8_GRID(batch=len(x), width=width, GROUPS=GROUPS)](
             x,
             codes,
             factors,
@@ -102,7 +110,7 @@ def lane_floats(x: Tensor, width: int) -> Tensor:
     """
     out = x.new_empty(len(x), width, dtype=torch.float32)
     if len(x):
-        lane_order[(len(x), triton.cdiv(width, 4 * STEP))](
+        lane_order[LANE_GRID(batch=len(x), width=width, COUNT=4 * STEP)](
             x,
             out,
             x.shape[1],
@@ -124,11 +132,15 @@ def aot_cases() -> list[AotCase]:
             kernel=int8_groups,
             signature={"x": "*fp32", "codes": "*i8", "factors": "*fp32", **strides},
             constants={"GROUPS": GROUPS},
+            grid=INT8_GRID,
+            arrays=INT8_ARRAYS,
         ),
         AotCase(
             name="lane_order",
             kernel=lane_order,
             signature={"x": "*fp32", "out": "*fp32", **strides},
             constants={"COUNT": 4 * STEP},
+            grid=LANE_GRID,
+            arrays=LANE_ARRAYS,
         ),
     ]

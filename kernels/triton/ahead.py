@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from wmrt.kernels.triton.aot_cases import AotCase
+from wmrt.kernels.triton.arrays import Array
 
 #: Bytes that one request brings: a sector. Neighbours of a line are one request of a warp.
 SECTOR = 32
@@ -93,14 +94,28 @@ def next_types() -> dict[str, str]:
     return {"next_words": "*i32", "next_scales": "*u8"}
 
 
+def next_arrays(share: Share) -> dict[str, Array]:
+    """What the two tensors are, from what is asked of them: the matrix of the next launch, of which
+    nothing is read. `next_words` as int32, `next_scales` as bytes."""
+    if not share:
+        return dict.fromkeys(next_types(), Array("unused", ()))
+    rows, words, scales = share[0], share[1] // 4, share[4]
+    return {
+        "next_words": Array("weights", (rows, words), "gpu_gemv.words"),
+        "next_scales": Array("weights", (rows, scales), "gpu_gemv.lane_scales"),
+    }
+
+
 def ahead_case(case: AotCase, shape: tuple[int, int], programs: int) -> AotCase:
     """The case in front of an nvfp4 matrix [N, K] of which 6 MiB are asked for, as on an H200."""
     rows, columns = shape
     words = torch.empty(rows, columns // 8, dtype=torch.int32, device="meta")
     scales = torch.empty(rows, columns // 16, dtype=torch.uint8, device="meta")
+    following = share(words, scales, 6144, programs, case.warps)
     return replace(
         case,
         name=f"{case.name}.ahead",
-        constants={**case.constants, "NEXT": share(words, scales, 6144, programs, case.warps)},
+        constants={**case.constants, "NEXT": following},
+        arrays={**case.arrays, **next_arrays(following)},
         instructions=(*case.instructions, "CCTL.E.PF2"),
     )

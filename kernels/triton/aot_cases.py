@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wmrt.core.errors import UsageError
+from wmrt.kernels.triton.arrays import Array
+from wmrt.kernels.triton.formulas import ANY, BATCH, Grid
+from wmrt.kernels.triton.formulas import names as names_of
 
 #: Compute capabilities of the devices that latency figures are given for: Jetson AGX Orin (87),
 #: RTX 4090 (89), H200 (90), Jetson AGX Thor (110), RTX 5090 (120).
@@ -47,6 +50,10 @@ class AotCase:
         signature: type of every argument that is no constexpr, as triton writes it (``*i32``,
             ``fp32``).
         constants: value of every constexpr argument.
+        grid: programs of a launch, the one that `launch` sites take; over arguments, constants and
+            `BATCH`. A case without cannot be exported.
+        arrays: what the pointers point to, over the same names and `ANY`.
+        scalars: whole numbers that the case's sizes give to arguments; others would do as well.
         warps: warps of a program.
         aligned: arguments known to be multiples of 16; None for every pointer.
         targets: compute capabilities it is meant for.
@@ -65,6 +72,9 @@ class AotCase:
     signature: Mapping[str, str]
     constants: Mapping[str, Any] = field(default_factory=dict)
     warps: int = 4
+    grid: Grid | None = None
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+    scalars: Mapping[str, int] = field(default_factory=dict)
     aligned: tuple[str, ...] | None = None
     targets: tuple[int, ...] = TARGETS
     weights_per_program: int = 0
@@ -84,9 +94,14 @@ class AotCase:
         given = [*self.signature, *self.constants]
         if sorted(names) != sorted(given):
             raise UsageError(f"{self.name}: signature and constants give {given}, not {names}")
-        unknown = {*(self.aligned or ()), *self.early} - set(self.signature)
+        unknown = {*(self.aligned or ()), *self.early, *self.scalars} - set(self.signature)
         if unknown:
             raise UsageError(f"{self.name}: {sorted(unknown)} are no arguments of its signature")
+        axes = [axis for array in self.arrays.values() for axis in array.shape]
+        axes += self.grid.axes if self.grid else ()
+        unknown = {name for axis in axes for name in names_of(axis)} - {*given, BATCH, ANY}
+        if unknown:
+            raise UsageError(f"{self.name}: {sorted(unknown)} in a formula are none of its names")
 
 
 def named(found: Sequence[AotCase], name: str) -> AotCase:

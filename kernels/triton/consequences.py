@@ -15,10 +15,20 @@ from triton.language.extra import libdevice
 
 from wmrt.kernels.decode_arguments import Decode, check_consequences
 from wmrt.kernels.triton.aot_cases import AotCase
+from wmrt.kernels.triton.arrays import arrays
 from wmrt.kernels.triton.dependent import dependent_case, follow, options
+from wmrt.kernels.triton.formulas import Grid
 
 #: Numbers or categories of one program.
 ROWS = 8
+GRID = Grid("ceil_div(NUMBERS, ROWS) + ceil_div(CATEGORIES, ROWS) + 1", "batch")
+ARRAYS = arrays(
+    "outputs input batch, WIDTH; codes input batch, COLUMNS; values input batch, COLUMNS;"
+    "numbers weights NUMBERS; scales weights 5, NUMBERS; centers weights BINS;"
+    "ends weights CATEGORIES; reward_centers weights REWARDS; following output batch, NUMBERS;"
+    "missing output batch, NUMBERS; category output batch, CATEGORIES; expected output batch;"
+    "continues output batch"
+)
 
 
 @triton.jit
@@ -169,23 +179,15 @@ def consequences(
     weights: list[Tensor],
     category_sizes: list[int],
     reward_scale: float,
-    following: Tensor,
-    missing: Tensor,
-    category: Tensor,
-    expected: Tensor,
-    continues: Tensor,
-    *,
+    *results: Tensor,
     dependent: bool = False,
 ) -> None:
-    """See `wmrt.kernels.decode_arguments`, which says shapes and errors; `dependent`: see
-    `wmrt.kernels.triton.dependent`."""
-    given = (outputs, codes, values, weights, category_sizes)
-    results = (following, missing, category, expected, continues)
-    sizes = check_consequences(*given, *results)
+    """See `wmrt.kernels.decode_arguments`, which says shapes and errors, and names the results;
+    `dependent`: see `wmrt.kernels.triton.dependent`."""
+    sizes = check_consequences(outputs, codes, values, weights, category_sizes, *results)
     decode = Decode(*weights)
     made = constants(sizes.numbers, sizes.bins, category_sizes, sizes.rewards, sizes.columns)
-    parts = -(-sizes.numbers // ROWS) + -(-len(category_sizes) // ROWS) + 1
-    consequences_kernel[(parts, sizes.batch)](
+    consequences_kernel[GRID(batch=sizes.batch, **made)](
         outputs, codes, values, *decode, *results, reward_scale,
         **made, num_warps=1, **options(dependent),
     )  # fmt: skip
@@ -227,6 +229,8 @@ def aot_cases() -> list[AotCase]:
             signature=signature,
             constants={**constants(32, bins, [32] * 12, rewards, 44), "DEPENDENT": False},
             warps=1,
+            grid=GRID,
+            arrays=ARRAYS,
         )
         for name, bins, rewards in (("small", 41, 21), ("1.3b", 63, 21))
     ]

@@ -15,15 +15,22 @@ from torch import Tensor
 
 from wmrt.kernels.triton import checks_heads as checks
 from wmrt.kernels.triton.aot_cases import AotCase
+from wmrt.kernels.triton.arrays import arrays, not_followed
 from wmrt.kernels.triton.checks_heads import Dense
 from wmrt.kernels.triton.dense_turns import inverse_rms, turns
 from wmrt.kernels.triton.dependent import dependent_case, follow, options
+from wmrt.kernels.triton.formulas import Grid
 
 #: 32-bit words that a warp takes of a row in one turn: 16 bytes a lane.
 TURN = 128
 #: Most turns whose weights are on their way at once: 32 registers with two rows of a program. With
 #: 5 or more sm_87 took 130 registers.
 AHEAD = 4
+GRID = Grid("ceil_div(N, ROWS)")
+#: Rows of `x` and `out` lie `x_stride` and `out_stride` apart.
+ARRAYS = arrays(
+    "x input BATCH, K; norm weights K; weight weights N, WORDS; bias weights N; out output BATCH, N"
+)
 
 
 @triton.jit
@@ -132,7 +139,7 @@ def dense(
     sizes = checks.dense(x, norm, weight, bias, activation, out)
     made = constants(sizes, wide=wide)
     words = weight.view(torch.int32) if sizes.half else weight
-    dense_kernel[(triton.cdiv(sizes.rows, made["ROWS"]),)](
+    dense_kernel[GRID(**made)](
         x,
         weight if norm is None else norm,
         words,
@@ -197,6 +204,9 @@ def _case(name: str, sizes: Dense, wide: bool = False) -> AotCase:
         signature={**pointers, "weight": "*i32" if sizes.half else "*fp32", **strides},
         constants={**made, "DEPENDENT": False},
         warps=1,
+        grid=GRID,
+        arrays=not_followed(ARRAYS, *(n for n in ("norm", "bias") if not made[n.upper()])),
+        scalars={"x_stride": sizes.columns, "out_stride": sizes.rows},
         aligned=(*pointers, "weight", "x_stride"),
         weights_per_program=made["ROWS"] * sizes.width,
         weight_bits=16 if sizes.half else 32,

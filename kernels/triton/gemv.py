@@ -12,6 +12,8 @@ from torch import Tensor
 from wmrt.core.errors import QuantizationError
 from wmrt.kernels.triton import checks_ops
 from wmrt.kernels.triton.aot_cases import TARGETS, AotCase
+from wmrt.kernels.triton.arrays import arrays, not_followed
+from wmrt.kernels.triton.formulas import Grid
 from wmrt.kernels.triton.gemv_rows import row_sums
 from wmrt.kernels.triton.library import FP_FUSION
 from wmrt.kernels.triton.plans import BATCH, Plan, plan
@@ -19,6 +21,19 @@ from wmrt.kernels.triton.variants import Variant
 from wmrt.quant.formats import block_format
 from wmrt.quant.layouts.base import STEP
 from wmrt.quant.layouts.gpu import LANES, GpuGemv
+
+GRID = Grid("ceil_div(rows, ROWS)")
+#: Of every kernel that reads such a weight.
+MATRIX = (
+    "words weights:gpu_gemv.words rows, 32 * STEPS;"
+    "entries weights:gpu_gemv.lane_scales rows, ENTRIES;"
+)
+ARRAYS = arrays(
+    MATRIX + "x input BATCH, 32 * STEPS; factors input BATCH, 8 * STEPS; out output BATCH, rows"
+)
+FLOAT_ARRAYS = not_followed(
+    arrays(MATRIX + "x input BATCH, 256 * STEPS; out output BATCH, rows"), "factors"
+)
 
 
 @triton.jit(do_not_specialize=["rows"])  # of one row, `zero` would be known to be 0
@@ -130,11 +145,11 @@ def multiply(
     seen = x if factors is None else x.view(torch.int64)
     for start in range(0, len(x), BATCH):
         part, to = seen[start : start + BATCH], out[start : start + BATCH]
-        gemv[(triton.cdiv(rows, how.rows),)](
+        gemv[GRID(rows=rows, ROWS=how.rows)](
             words,
             entries,
             part,
-            part if factors is None else factors[start:],
+            part if factors is None else factors[start : start + BATCH],
             to,
             rows,
             global_scale,
@@ -216,6 +231,9 @@ def _case(
         signature={**pointers, "out": "*fp32", "rows": "i32", "scale": "fp32"},
         constants={**constants(format, shape, batch, a16 or "prmt", how), "FLOAT": bool(a16)},
         warps=how.warps,
+        grid=GRID,
+        arrays=FLOAT_ARRAYS if a16 else ARRAYS,
+        scalars={"rows": shape[0]},
         aligned=(*pointers, "out"),
         targets=targets,
         weights_per_program=how.rows * shape[1],

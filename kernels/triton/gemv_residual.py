@@ -7,11 +7,27 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from wmrt.kernels.triton.ahead import PLAIN, ahead_case, ask_ahead, next_types, share
+from wmrt.kernels.triton.ahead import (
+    PLAIN,
+    ahead_case,
+    ask_ahead,
+    next_arrays,
+    next_types,
+    share,
+)
 from wmrt.kernels.triton.aot_cases import AotCase
+from wmrt.kernels.triton.arrays import arrays
 from wmrt.kernels.triton.dependent import dependent_case, follow, options
 from wmrt.kernels.triton.fused_checks import FORMATS, Matrix, check_residual
-from wmrt.kernels.triton.gemv import check_aligned, constants, entries_of, matrix_types, unit
+from wmrt.kernels.triton.gemv import (
+    GRID,
+    MATRIX,
+    check_aligned,
+    constants,
+    entries_of,
+    matrix_types,
+    unit,
+)
 from wmrt.kernels.triton.gemv_rows import first_loads, sums_after
 from wmrt.kernels.triton.plans import residual_plan
 from wmrt.kernels.triton.variants import Variant
@@ -19,6 +35,9 @@ from wmrt.kernels.triton.variants import Variant
 #: Vectors of a launch. Of rows of 6912, 16 of them take 255 registers and 13.6 instructions for a
 #: weight; twice 8 take 96 and 15.5.
 VECTORS = 8
+ARRAYS = arrays(
+    MATRIX + "codes input BATCH, 32 * STEPS; factors input BATCH, 8 * STEPS; x state BATCH, rows"
+)
 
 
 @triton.jit(do_not_specialize=["rows"])  # of one row, `zero` would be known to be 0
@@ -114,8 +133,8 @@ def _launch(
 ) -> None:
     rows, batch = matrix.rows, len(codes)
     how = residual_plan(rows, matrix.columns, batch, variant.two_rows_from)
-    programs = triton.cdiv(rows, how.rows)
-    gemv_residual[(programs,)](
+    grid = GRID(rows=rows, ROWS=how.rows)
+    gemv_residual[grid](
         matrix.words,
         entries_of(matrix.lane_scales, matrix.format),
         codes.view(torch.int64),
@@ -125,7 +144,7 @@ def _launch(
         rows,
         matrix.global_scale,
         **constants(matrix.format, (rows, matrix.columns), batch, variant.int8, how),
-        NEXT=share(*next_, variant.ahead_kib, programs, how.warps),
+        NEXT=share(*next_, variant.ahead_kib, grid[0], how.warps),
         num_warps=how.warps,
         **options(variant.dependent),
     )
@@ -156,6 +175,9 @@ def _case(name: str, format: str, shape: tuple[int, int], batch: int) -> AotCase
         signature={**kinds, "rows": "i32", "scale": "fp32"},
         constants={**constants(format, shape, batch, "prmt", how), **PLAIN},
         warps=how.warps,
+        grid=GRID,
+        arrays={**ARRAYS, **next_arrays(())},
+        scalars={"rows": shape[0]},
         aligned=tuple(kinds),
         weights_per_program=how.rows * shape[1],
         instructions=("IDP.4A.S8.S8",),

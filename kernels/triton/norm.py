@@ -10,8 +10,17 @@ from torch import Tensor
 from wmrt.kernels.triton import checks_heads as checks
 from wmrt.kernels.triton import checks_ops
 from wmrt.kernels.triton.aot_cases import AotCase, named
+from wmrt.kernels.triton.arrays import arrays, not_followed
 from wmrt.kernels.triton.dependent import dependent_case, follow, options
+from wmrt.kernels.triton.formulas import Grid
 from wmrt.quant.activations import GROUP
+
+GRID = Grid("batch")
+#: Of a row of `out` the first WIDTH numbers are written, its scales with `QUANTIZE` alone.
+ARRAYS = arrays(
+    "x input batch, K; weight weights K; out output batch, STRIDE;"
+    "scales output batch, ceil_div(WIDTH, GROUP)"
+)
 
 
 @triton.jit
@@ -123,7 +132,7 @@ def rms_norm_to(
     checks.rms_norm_to(x, weight, out)
     rows, width = x.shape
     made = _constants(width, width, out.stride(0), quantize=False)
-    rms_norm_kernel[(rows,)](
+    rms_norm_kernel[GRID(batch=rows)](
         *(x, weight, out, out, eps), **made, num_warps=_warps(made["BLOCK"]), **options(dependent)
     )
 
@@ -143,7 +152,7 @@ def _launch(
         return
     constants = _constants(x.shape[-1], wide, wide, quantize=quantize)
     warps = _warps(constants["BLOCK"])
-    rms_norm_kernel[(rows,)](
+    rms_norm_kernel[GRID(batch=rows)](
         *(x, weight, out, scales, eps), **constants, num_warps=warps, **options(False)
     )
 
@@ -181,6 +190,8 @@ def aot_cases() -> list[AotCase]:
                     },
                     constants={**constants, "DEPENDENT": False},
                     warps=_warps(constants["BLOCK"]),
+                    grid=GRID,
+                    arrays=ARRAYS if quantize else not_followed(ARRAYS, "scales"),
                 )
             )
     return [*found, dependent_case(named(found, "rms_norm_to.2048"))]

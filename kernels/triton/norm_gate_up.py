@@ -7,16 +7,35 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from wmrt.kernels.triton.ahead import PLAIN, ahead_case, ask_ahead, next_types, share
+from wmrt.kernels.triton.ahead import (
+    PLAIN,
+    ahead_case,
+    ask_ahead,
+    next_arrays,
+    next_types,
+    share,
+)
 from wmrt.kernels.triton.aot_cases import AotCase
+from wmrt.kernels.triton.arrays import arrays
 from wmrt.kernels.triton.dependent import dependent_case, options
+from wmrt.kernels.triton.formulas import Grid
 from wmrt.kernels.triton.fused_checks import FORMATS, Matrix, check_gate_up
 from wmrt.kernels.triton.gemv import constants, entries_of, matrix_types, unit
 from wmrt.kernels.triton.norm import quantize_groups
-from wmrt.kernels.triton.normed import normed_sums, pair_sums, prepare
+from wmrt.kernels.triton.normed import normed_sums, pair_sums, prepare, scratch
 from wmrt.kernels.triton.plans import gate_up_plan, normed_block, normed_bytes
 from wmrt.kernels.triton.variants import Variant
 from wmrt.quant.activations import GROUP
+from wmrt.quant.layouts.base import STEP
+
+GRID = Grid("ceil_div(HIDDEN, 32)")
+#: `work`: see `normed.scratch`.
+ARRAYS = arrays(
+    "words weights:gpu_gemv.words 2 * HIDDEN, 32 * STEPS;"
+    "entries weights:gpu_gemv.lane_scales 2 * HIDDEN, ENTRIES;"
+    "x input BATCH, K; norm weights K; results scratch ceil_div(HIDDEN, 32), BATCH, 32;"
+    "codes output BATCH, width; factors output BATCH, ceil_div(width, 32)"
+)
 
 
 @triton.jit(do_not_specialize=["width"])  # of 1, `zero` would be known to be 0
@@ -133,7 +152,7 @@ def launch(
     batch, width = x.shape
     how = gate_up_plan(matrix.columns, batch)
     block = prepare(variant, x, norm, eps, matrix, work, how.warps)
-    groups = triton.cdiv(matrix.rows // 2, GROUP)
+    (groups,) = GRID(HIDDEN=matrix.rows // 2)
     start = (groups if block else 1) * normed_bytes(matrix.columns, batch)
     results = work[start : start + groups * batch * GROUP * 4].view(torch.float32)
     norm_gate_up[(groups,)](
@@ -172,6 +191,9 @@ def _case(name: str, format: str, shape: tuple[int, int], batch: int) -> AotCase
         signature={**kinds, "width": "i32", "eps": "fp32", "scale": "fp32"},
         constants={**constants(format, shape, batch, "prmt", how), **sizes, **PLAIN},
         warps=how.warps,
+        grid=GRID,
+        arrays={**ARRAYS, "work": scratch(GRID, batch), **next_arrays(())},
+        scalars={"width": -(-shape[0] // 2 // STEP) * STEP},
         aligned=tuple(kinds),
         weights_per_program=how.rows * shape[1],
         instructions=("IDP.4A.S8.S8",),

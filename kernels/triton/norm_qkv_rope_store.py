@@ -8,14 +8,33 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from wmrt.kernels.triton.ahead import PLAIN, ahead_case, ask_ahead, next_types, share
+from wmrt.kernels.triton.ahead import (
+    PLAIN,
+    ahead_case,
+    ask_ahead,
+    next_arrays,
+    next_types,
+    share,
+)
 from wmrt.kernels.triton.aot_cases import AotCase
+from wmrt.kernels.triton.arrays import arrays
 from wmrt.kernels.triton.dependent import dependent_case, options
+from wmrt.kernels.triton.formulas import Grid
 from wmrt.kernels.triton.fused_checks import FORMATS, Matrix, check_qkv
 from wmrt.kernels.triton.gemv import constants, entries_of, matrix_types, unit
-from wmrt.kernels.triton.normed import normed_sums, pair_sums, prepare
+from wmrt.kernels.triton.normed import normed_sums, pair_sums, prepare, scratch
 from wmrt.kernels.triton.plans import normed_block, qkv_plan
 from wmrt.kernels.triton.variants import Variant
+
+GRID = Grid("ceil_div((HEADS + 2 * GROUPS) * 2 * HALF, ROWS)")
+#: `work`: see `normed.scratch`.
+ARRAYS = arrays(
+    "words weights:gpu_gemv.words (HEADS + 2 * GROUPS) * 2 * HALF, 32 * STEPS;"
+    "entries weights:gpu_gemv.lane_scales (HEADS + 2 * GROUPS) * 2 * HALF, ENTRIES;"
+    "x input BATCH, K; norm weights K; cos input BATCH, HALF; sin input BATCH, HALF;"
+    "slots input BATCH, SLOTS; q output BATCH, HEADS, 2 * HALF;"
+    "keys state BATCH, RING, GROUPS, 2 * HALF; values state BATCH, RING, GROUPS, 2 * HALF"
+)
 
 
 @triton.jit(do_not_specialize=["rows"])  # of one row, `zero` would be known to be 0
@@ -133,15 +152,16 @@ def launch(
     batch, width = x.shape
     how = qkv_plan(matrix.rows, matrix.columns, batch)
     block = prepare(variant, x, norm, eps, matrix, work, how.warps)
-    programs = triton.cdiv(matrix.rows, how.rows)
+    sizes = _sizes(width, block, q.shape[1], keys.shape, slots.shape[1])
+    grid = GRID(ROWS=how.rows, **sizes)
     # Two borders lie before the next matrix, and attention, which reads none: twice the bytes.
-    following = share(next_words, next_scales, 2 * variant.ahead_kib, programs, how.warps)
-    norm_qkv_rope_store[(programs,)](
+    following = share(next_words, next_scales, 2 * variant.ahead_kib, grid[0], how.warps)
+    norm_qkv_rope_store[grid](
         *(matrix.words, entries_of(matrix.lane_scales, matrix.format)),
         *(x, norm, work, cos, sin, slots, q, keys, values),
         *(matrix.words if t is None else t for t in (next_words, next_scales)),
         *(matrix.rows, eps, matrix.global_scale),
-        **_sizes(width, block, q.shape[1], keys.shape, slots.shape[1]),
+        **sizes,
         **constants(matrix.format, (matrix.rows, matrix.columns), batch, variant.int8, how),
         NEXT=following,
         num_warps=how.warps,
@@ -186,6 +206,9 @@ def _case(name: str, format: str, of: tuple[int, int, int, int], batch: int) -> 
         signature={**kinds, "rows": "i32", "eps": "fp32", "scale": "fp32"},
         constants={**constants(format, shape, batch, "prmt", how), **sizes, **PLAIN},
         warps=how.warps,
+        grid=GRID,
+        arrays={**ARRAYS, "work": scratch(GRID, batch), **next_arrays(())},
+        scalars={"rows": shape[0]},
         aligned=tuple(kinds),
         weights_per_program=how.rows * width,
         instructions=("IDP.4A.S8.S8",),

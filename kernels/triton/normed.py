@@ -11,7 +11,9 @@ import triton.language as tl
 from torch import Tensor
 
 from wmrt.kernels.triton.aot_cases import AotCase
+from wmrt.kernels.triton.arrays import Array, arrays
 from wmrt.kernels.triton.dependent import dependent_case, follow, options
+from wmrt.kernels.triton.formulas import Grid, parsed
 from wmrt.kernels.triton.fused_checks import Matrix
 from wmrt.kernels.triton.gemv import check_aligned
 from wmrt.kernels.triton.gemv_rows import first_loads, pin, sums_after
@@ -19,6 +21,9 @@ from wmrt.kernels.triton.norm import quantize_groups, row_scale
 from wmrt.kernels.triton.plans import normed_block
 from wmrt.kernels.triton.variants import Variant
 from wmrt.quant.layouts.base import STEP
+
+GRID = Grid("BATCH")
+ARRAYS = arrays("x input BATCH, K; norm weights K; work output BATCH * STEPS * 288")
 
 
 @triton.jit
@@ -51,6 +56,15 @@ def ready(
             norm_codes(x + b * K, norm, to, steps, eps, K, STEPS * 256, BLOCK)
         tl.debug_barrier()
     return work.to(tl.pointer_type(tl.int64)), factors
+
+
+def scratch(grid: Grid, batch: int) -> Array:
+    """`work` of a launch of these programs, in bytes: what each norms for itself, or, from two
+    vectors on, what the launch before has normed for all."""
+    each = parsed("BATCH * STEPS * 288")
+    if batch > 1:
+        return Array("input", (each,))
+    return Array("scratch", (("mul", grid.axes[0], each),))
 
 
 @triton.jit
@@ -172,7 +186,7 @@ def norm_rows(
     is to have the same bits whether its program norms it or this.
     """
     batch, width = x.shape
-    norm_rows_kernel[(batch,)](
+    norm_rows_kernel[GRID(BATCH=batch)](
         x,
         norm,
         work,
@@ -195,4 +209,6 @@ def aot_cases() -> list[AotCase]:
 def _case(width: int, warps: int) -> AotCase:
     sizes = {"K": width, "STEPS": width // STEP, "BATCH": 4, "BLOCK": width, "DEPENDENT": False}
     kinds = {"x": "*fp32", "norm": "*fp32", "work": "*i8", "eps": "fp32"}
-    return AotCase(f"norm_rows.{width}.warps{warps}", norm_rows_kernel, kinds, sizes, warps)
+    return AotCase(
+        f"norm_rows.{width}.warps{warps}", norm_rows_kernel, kinds, sizes, warps, GRID, ARRAYS
+    )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from wmrt.kernels.decode_arguments import Decode, check_consequences
-from wmrt.kernels.triton.linear import chosen
+from wmrt.kernels.triton.launchers import function_of, on_cuda
 
 #: Kernels that one call launches on CUDA.
 LAUNCHES = {"consequences": 1}
@@ -39,14 +39,10 @@ def _on_cpu(
     weights: list[Tensor],
     category_sizes: list[int],
     reward_scale: float,
-    following: Tensor,
-    missing: Tensor,
-    category: Tensor,
-    expected: Tensor,
-    continues: Tensor,
+    *results: Tensor,
 ) -> None:
-    results = (following, missing, category, expected, continues)
     s = check_consequences(outputs, codes, values, weights, category_sizes, *results)
+    following, missing, category, expected, continues = results
     w, classes = Decode(*weights), sum(category_sizes)
     parts = [s.numbers * s.bins, s.numbers, classes, s.rewards, 1]
     change, gone, logits, reward, proceed = torch.split(outputs, parts, -1)
@@ -64,26 +60,11 @@ def _on_cpu(
     continues.copy_(proceed[:, 0].sigmoid())
 
 
-def _on_cuda(outputs: Tensor, *more: Any) -> None:
-    how = chosen(outputs.device)
-    from wmrt.kernels.triton.consequences import consequences
-
-    with torch.cuda.device(outputs.device):
-        consequences(outputs, *more, dependent=how.dependent)
+def _on_meta(*given: Any) -> None:
+    check_consequences(*given[:5], *given[6:])  # any scale of rewards will do
 
 
-def _on_meta(
-    outputs: Tensor,
-    codes: Tensor,
-    values: Tensor,
-    weights: list[Tensor],
-    category_sizes: list[int],
-    reward_scale: float,
-    *results: Tensor,
-) -> None:
-    check_consequences(outputs, codes, values, weights, category_sizes, *results)
-
-
+_on_cuda = on_cuda("consequences", function_of("consequences", "consequences"))
 _LIBRARY.define(_SCHEMA)
 for _key, _function in (("CPU", _on_cpu), ("CUDA", _on_cuda), ("Meta", _on_meta)):
     _LIBRARY.impl("consequences", _function, _key)

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from wmrt.kernels import reference
 from wmrt.kernels.triton.fused_checks import Matrix, check_gate_up, check_qkv, check_residual
-from wmrt.kernels.triton.linear import chosen, weight_of
+from wmrt.kernels.triton.launchers import on_cuda
+from wmrt.kernels.triton.linear import weight_of
 from wmrt.quant.activations import quantize_groups
 
 #: Kernels that one call launches on CUDA for one robot; from two robots on the norm is one more.
@@ -121,11 +122,10 @@ class _Operator:
         self.checked(*given)
         self.reference(*self.packed(given))
 
-    def on_cuda(self, *given: Any) -> None:
-        how = chosen(given[0].device)
+    def launch(self, how: Any, *given: Any) -> None:
+        """By triton, for a `Variant`."""
         module = importlib.import_module(f"wmrt.kernels.triton.{self.name}")
-        with torch.cuda.device(given[0].device):
-            module.launch(how, *self.packed(given))
+        module.launch(how, *self.packed(given))
 
 
 _OPERATORS = (
@@ -151,5 +151,5 @@ _OPERATORS = (
 for _operator in _OPERATORS:
     _LIBRARY.define(_operator.schema)
     _LIBRARY.impl(_operator.name, _operator.on_cpu, "CPU")
-    _LIBRARY.impl(_operator.name, _operator.on_cuda, "CUDA")
+    _LIBRARY.impl(_operator.name, on_cuda(_operator.name, _operator.launch), "CUDA")
     _LIBRARY.impl(_operator.name, _operator.checked, "Meta")

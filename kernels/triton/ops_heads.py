@@ -18,7 +18,7 @@ from torch import Tensor
 
 from wmrt.kernels.reference_state import embed_action
 from wmrt.kernels.triton import checks_heads as checks
-from wmrt.kernels.triton.linear import chosen
+from wmrt.kernels.triton.launchers import function_of, on_cuda
 from wmrt.quant.activations import GROUP, quantize_groups
 
 _READ = "Tensor q, Tensor keys, Tensor values, Tensor slots, Tensor bias"
@@ -54,14 +54,6 @@ def _attention_on_cpu(
     attended.copy_(_gathered(q, keys, values, slots, bias))
 
 
-def _attention_on_cuda(q: Tensor, *more: Tensor) -> None:
-    how = chosen(q.device)
-    from wmrt.kernels.triton.transition_attention import transition_attention
-
-    with torch.cuda.device(q.device):
-        transition_attention(q, *more, dependent=how.dependent)
-
-
 def _attention_on_meta(q: Tensor, *more: Tensor) -> None:
     checks.attended_float(checks.attention(q, *more[:4]), q, more[4])
 
@@ -80,14 +72,6 @@ def _int8_on_cpu(
     whole, scales = quantize_groups(found)
     codes[:, : found.shape[1]] = whole.to(torch.int8)
     factors[:, : found.shape[1] // GROUP] = scales
-
-
-def _int8_on_cuda(q: Tensor, *more: Tensor) -> None:
-    how = chosen(q.device)
-    from wmrt.kernels.triton.transition_attention import transition_attention_int8
-
-    with torch.cuda.device(q.device):
-        transition_attention_int8(q, *more, dependent=how.dependent)
 
 
 def _int8_on_meta(q: Tensor, *more: Tensor) -> None:
@@ -112,14 +96,6 @@ def _dense_on_cpu(
     out.copy_(F.gelu(y) if sizes.gelu else y)
 
 
-def _dense_on_cuda(x: Tensor, *more: Any) -> None:
-    how = chosen(x.device)
-    from wmrt.kernels.triton.dense import dense
-
-    with torch.cuda.device(x.device):
-        dense(x, *more, dependent=how.dependent)
-
-
 def _dense_on_meta(
     x: Tensor,
     norm: Tensor | None,
@@ -136,14 +112,6 @@ def _dense_on_meta(
 def _norm_on_cpu(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
     checks.rms_norm_to(x, weight, out)
     out.copy_(F.rms_norm(x, (x.shape[1],), weight, eps))
-
-
-def _norm_on_cuda(x: Tensor, *more: Any) -> None:
-    how = chosen(x.device)
-    from wmrt.kernels.triton.norm import rms_norm_to
-
-    with torch.cuda.device(x.device):
-        rms_norm_to(x, *more, dependent=how.dependent)
 
 
 def _norm_on_meta(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
@@ -168,14 +136,6 @@ def _decode_on_cpu(
     embedded.copy_(embed_action(action, embedding))
 
 
-def _decode_on_cuda(logits: Tensor, *more: Any) -> None:
-    how = chosen(logits.device)
-    from wmrt.kernels.triton.action_decode import action_decode
-
-    with torch.cuda.device(logits.device):
-        action_decode(logits, *more, dependent=how.dependent)
-
-
 def _decode_on_meta(*given: Any) -> None:
     checks.action_decode(*given)
 
@@ -188,12 +148,14 @@ LAUNCHES = {
     "rms_norm_to": 1,
     "action_decode": 1,
 }
+#: The modules of their kernels, where those are called otherwise than the operator.
+_MODULES = {"transition_attention_int8": "transition_attention", "rms_norm_to": "norm"}
+ON_CUDA = {name: on_cuda(name, function_of(_MODULES.get(name, name), name)) for name in LAUNCHES}
 _FUNCTIONS: dict[str, tuple[Callable[..., None], ...]] = {
     "CPU": (_attention_on_cpu, _int8_on_cpu, _dense_on_cpu, _norm_on_cpu, _decode_on_cpu),
-    "CUDA": (_attention_on_cuda, _int8_on_cuda, _dense_on_cuda, _norm_on_cuda, _decode_on_cuda),
+    "CUDA": tuple(ON_CUDA.values()),
     "Meta": (_attention_on_meta, _int8_on_meta, _dense_on_meta, _norm_on_meta, _decode_on_meta),
 }
-ON_CUDA = dict(zip(LAUNCHES, _FUNCTIONS["CUDA"], strict=True))
 
 for _schema in _SCHEMAS:
     _LIBRARY.define(_schema)

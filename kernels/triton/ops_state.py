@@ -13,7 +13,7 @@ from torch import Tensor
 
 from wmrt.kernels import reference_state
 from wmrt.kernels.state_arguments import check_fusion, check_select
-from wmrt.kernels.triton.linear import chosen
+from wmrt.kernels.triton.launchers import function_of, on_cuda
 
 #: Kernels that one call of an operator launches on CUDA.
 LAUNCHES = {"state_fusion": 2, "transition_select": 2}
@@ -43,14 +43,6 @@ def _fusion_on_cpu(
     reference_state.fuse(codes, values, previous, w, s, action, token)
 
 
-def _fusion_on_cuda(codes: Tensor, *more: Any) -> None:
-    how = chosen(codes.device)
-    from wmrt.kernels.triton.state_fusion import state_fusion
-
-    with torch.cuda.device(codes.device):
-        state_fusion(codes, *more, dependent=how.dependent)
-
-
 def _fusion_on_meta(*given: Any) -> None:
     check_fusion(*given)
 
@@ -76,23 +68,17 @@ def _select_on_cpu(
     reference_state.turn(step, w.increments, cos, sin)
 
 
-def _select_on_cuda(token: Tensor, *more: Any) -> None:
-    how = chosen(token.device)
-    from wmrt.kernels.triton.transition_select import transition_select
-
-    with torch.cuda.device(token.device):
-        transition_select(token, *more, dependent=how.dependent)
-
-
 def _select_on_meta(*given: Any) -> None:
     check_select(*given)
 
+
+ON_CUDA = {name: on_cuda(name, function_of(name, name)) for name in LAUNCHES}
 
 for _schema in _SCHEMAS:
     _LIBRARY.define(_schema)
 for _key, *_functions in (
     ("CPU", _fusion_on_cpu, _select_on_cpu),
-    ("CUDA", _fusion_on_cuda, _select_on_cuda),
+    ("CUDA", *ON_CUDA.values()),
     ("Meta", _fusion_on_meta, _select_on_meta),
 ):
     for _schema, _function in zip(_SCHEMAS, _functions, strict=True):

@@ -8,7 +8,7 @@ level cache each at preset 1.3b, for one launch less.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import triton
 import triton.language as tl
@@ -17,7 +17,9 @@ from torch import Tensor
 from wmrt.kernels.reference_state import NORM_EPS
 from wmrt.kernels.state_arguments import FusionSizes, check_fusion, power
 from wmrt.kernels.triton.aot_cases import AotCase, named
+from wmrt.kernels.triton.arrays import arrays
 from wmrt.kernels.triton.dependent import dependent_case, follow, options
+from wmrt.kernels.triton.formulas import Grid
 from wmrt.kernels.triton.library import FP_FUSION
 from wmrt.kernels.triton.row_dots import row_dots, split
 from wmrt.kernels.triton.state_embed import embedded, embedded_action, memory_rows
@@ -25,6 +27,23 @@ from wmrt.kernels.triton.state_embed import embedded, embedded_action, memory_ro
 #: Hidden units of a program, columns of the token of a program, and their warps.
 UNITS, SLICE = 16, 64
 HIDDEN_WARPS, TOKEN_WARPS = 4, 8
+HIDDEN_GRID = Grid("batch", "ceil_div(HIDDEN, UNITS) + 1")
+TOKEN_GRID = Grid("batch", "ceil_div(WIDTH, SLICE)")
+HIDDEN_ARRAYS = arrays(
+    "codes input batch, COLUMNS; values input batch, COLUMNS; previous input batch, ACTIONS;"
+    "fields weights:fields any, FIELD; knots weights:knots COLUMNS, WIDEST;"
+    "columns weights:columns COLUMNS, 4; multipliers weights:multipliers COLUMNS, GROUPS;"
+    "first weights:first HIDDEN, COLUMNS * FIELD; first_bias weights:first_bias HIDDEN;"
+    "action_table weights:action_table ACTIONS, KNOTS, ceil_div(EMBED, ACTIONS);"
+    "action output batch, EMBED; work output batch, HIDDEN + GROUPS"
+)
+TOKEN_ARRAYS = arrays(
+    "work input batch, HIDDEN + GROUPS; action input batch, ACTION;"
+    "second weights:second EMBED, HIDDEN; embed_rows weights:embed_rows 4, EMBED;"
+    "gate_bias weights:gate_bias 1; out weights:out WIDTH, EMBED; out_bias weights:out_bias WIDTH;"
+    "memory weights:memory any, WIDTH; action_in weights:action_in WIDTH, ACTION;"
+    "token output batch, WIDTH"
+)
 
 
 @triton.jit
@@ -141,16 +160,16 @@ def state_fusion(
         UsageError, UnsupportedError: as `check_fusion`.
     """
     w, s = check_fusion(codes, values, previous, weights, sizes, action, work, token)
-    robots = len(codes)
-    state_fusion_hidden[(robots, triton.cdiv(s.mlp_hidden, UNITS) + 1)](
+    hidden, tokens = _hidden_constants(s), _token_constants(s)
+    state_fusion_hidden[HIDDEN_GRID(batch=len(codes), **hidden)](
         codes, values, previous, w.fields, w.knots, w.columns, w.multipliers, w.first,
         w.first_bias, w.action_table, action, work,
-        **_hidden_constants(s), num_warps=HIDDEN_WARPS, enable_fp_fusion=FP_FUSION,
+        **hidden, num_warps=HIDDEN_WARPS, enable_fp_fusion=FP_FUSION,
     )  # fmt: skip
-    state_fusion_token[(robots, triton.cdiv(s.d_model, SLICE))](
+    state_fusion_token[TOKEN_GRID(batch=len(codes), **tokens)](
         work, action, w.second, w.embed_rows, w.gate_bias, w.out, w.out_bias, w.memory,
         w.action_in, token, NORM_EPS,
-        **_token_constants(s), num_warps=TOKEN_WARPS, **options(dependent),
+        **tokens, num_warps=TOKEN_WARPS, **options(dependent),
     )  # fmt: skip
 
 
@@ -190,25 +209,26 @@ def aot_cases() -> list[AotCase]:
     matrices, as stored models have them."""
     found = []
     for name, s in SIZES.items():
-        hidden = "codes values previous fields knots columns multipliers first first_bias "
-        hidden += "action_table action work"
-        token = "work action second embed_rows gate_bias out out_bias memory action_in token"
         found += [
             AotCase(
                 name=f"state_fusion_hidden.{name}",
                 kernel=state_fusion_hidden,
-                signature=_pointers(hidden),
+                signature=_pointers(HIDDEN_ARRAYS),
                 constants=_hidden_constants(s),
                 warps=HIDDEN_WARPS,
+                grid=HIDDEN_GRID,
+                arrays=HIDDEN_ARRAYS,
                 weights_per_program=UNITS * s.columns * s.field_dim,
                 weight_bits=16,
             ),
             AotCase(
                 name=f"state_fusion_token.{name}",
                 kernel=state_fusion_token,
-                signature={**_pointers(token), "eps": "fp32"},
+                signature={**_pointers(TOKEN_ARRAYS), "eps": "fp32"},
                 constants={**_token_constants(s), "DEPENDENT": False},
                 warps=TOKEN_WARPS,
+                grid=TOKEN_GRID,
+                arrays=TOKEN_ARRAYS,
                 weights_per_program=SLICE * (s.embed + s.action_embed),
                 weight_bits=16,
             ),
@@ -231,5 +251,5 @@ _TYPES = {
 }
 
 
-def _pointers(names: str) -> dict[str, str]:
-    return {name: _TYPES.get(name, "*fp32") for name in names.split()}
+def _pointers(names: Iterable[str]) -> dict[str, str]:
+    return {name: _TYPES.get(name, "*fp32") for name in names}

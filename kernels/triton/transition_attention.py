@@ -15,10 +15,19 @@ from torch import Tensor
 
 from wmrt.kernels.triton import checks_heads as checks
 from wmrt.kernels.triton.aot_cases import AotCase, named
+from wmrt.kernels.triton.arrays import arrays, not_followed
 from wmrt.kernels.triton.checks_heads import Attention
 from wmrt.kernels.triton.dependent import dependent_case, follow, options
+from wmrt.kernels.triton.formulas import Grid
 from wmrt.kernels.triton.norm import quantize_groups
 from wmrt.quant.activations import GROUP
+
+GRID = Grid("HEADS", "batch")
+ARRAYS = arrays(
+    "q input batch, HEADS, DIM; keys input batch, WINDOW, KV, DIM;"
+    "values input batch, WINDOW, KV, DIM; slots input batch, COUNT; bias input batch, COUNT;"
+    "out output batch, WIDTH; factors output batch, ceil_div(WIDTH, GROUP)"
+)
 
 
 @triton.jit
@@ -160,7 +169,7 @@ def transition_attention_int8(
 
 def _launch(tensors: tuple[Tensor, ...], sizes: Attention, quantize: bool, dependent: bool) -> None:
     made = constants(sizes, quantize=quantize)
-    transition_attention_kernel[(sizes.heads, sizes.batch)](
+    transition_attention_kernel[GRID(batch=sizes.batch, **made)](
         *tensors,
         **made,
         num_warps=warps(made["SLOTS"] * made["BLOCK"]),
@@ -210,6 +219,8 @@ def aot_cases() -> list[AotCase]:
                         signature={**pointers, **out},
                         constants={**made, "DEPENDENT": False},
                         warps=warps(made["SLOTS"] * made["BLOCK"]),
+                        grid=GRID,
+                        arrays=ARRAYS if quantize else not_followed(ARRAYS, "factors"),
                     )
                 )
     return [*found, dependent_case(named(found, "transition_attention_int8.1.3b.9"))]

@@ -8,7 +8,7 @@ for each robot makes the query, scores the slots, ranks them, and turns the rota
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import triton
 import triton.language as tl
@@ -17,13 +17,33 @@ from triton.language.extra import libdevice
 
 from wmrt.kernels.state_arguments import SelectorSizes, check_select, power
 from wmrt.kernels.triton.aot_cases import AotCase, named
+from wmrt.kernels.triton.arrays import arrays, not_followed
 from wmrt.kernels.triton.dependent import dependent_case, follow, options
+from wmrt.kernels.triton.formulas import Grid
 from wmrt.kernels.triton.ranking import ascending, ranks
 from wmrt.kernels.triton.row_dots import row_dots, split
 from wmrt.kernels.triton.turns import cos_sin
 
 #: Units of the LSTM, rows of the key of one program, and its warps.
 UNITS, KEYS, PARTS_WARPS = 8, 4, 4
+PARTS_GRID, SLOTS_GRID = (
+    Grid("batch", "ceil_div(SIZE, KEYS) + ceil_div(LSTM, UNITS)"),
+    Grid("batch"),
+)
+PARTS_ARRAYS = arrays(
+    "token input batch, WIDTH; action input batch, ACTION; step input batch; key weights:key SIZE, "
+    "WIDTH; hidden input batch, LSTM; cell state batch, LSTM; work output batch, LSTM;"
+    "select_keys state batch, WINDOW, SIZE; lstm_in weights:lstm_in 4 * LSTM, ACTION;"
+    "lstm_hidden weights:lstm_hidden 4 * LSTM, LSTM; lstm_bias weights:lstm_bias 2, 4 * LSTM;"
+    "key_bias weights:key_bias SIZE"
+)
+SLOTS_ARRAYS = arrays(
+    "work input batch, LSTM; step input batch; select_keys input batch, WINDOW, SIZE;"
+    "query weights:query SIZE, LSTM; query_bias weights:query_bias SIZE; cos output batch, HALF;"
+    "age_bias weights:age_bias WINDOW; increments weights:increments HALF; sin output batch, HALF;"
+    "hidden output batch, LSTM; slots output batch, COUNT + 1; bias output batch, COUNT + 1"
+)
+LEARNED = ("select_keys", "query", "query_bias", "age_bias")
 
 
 @triton.jit
@@ -177,14 +197,13 @@ def transition_select(
         token, action, step, weights, kind,
         hidden, cell, select_keys, work, slots, bias, cos, sin,
     )  # fmt: skip
-    robots, how = len(token), options(dependent)
-    parts = triton.cdiv(s.select_dim, KEYS) + triton.cdiv(s.lstm, UNITS)
-    transition_select_parts[(robots, parts)](
+    robots, how, made = len(token), options(dependent), _parts_constants(s)
+    transition_select_parts[PARTS_GRID(batch=robots, **made)](
         token, action, step, hidden, cell, select_keys, work,
         w.lstm_in, w.lstm_hidden, w.lstm_bias, w.key, w.key_bias,
-        **_parts_constants(s), num_warps=PARTS_WARPS, **how,
+        **made, num_warps=PARTS_WARPS, **how,
     )  # fmt: skip
-    transition_select_slots[(robots,)](
+    transition_select_slots[SLOTS_GRID(batch=robots)](
         work, step, select_keys, w.query, w.query_bias, w.age_bias, w.increments,
         hidden, slots, bias, cos, sin, 1.0 / math.sqrt(s.select_dim),
         **_slots_constants(s, kind, slots.shape[1] - 1), num_warps=_slots_warps(s), **how,
@@ -233,14 +252,15 @@ def aot_cases() -> list[AotCase]:
     most recent states, which needs no query."""
     found = []
     for name, s in SIZES.items():
-        parts = "token action step hidden cell select_keys work lstm_in lstm_hidden lstm_bias key "
         found.append(
             AotCase(
                 name=f"transition_select_parts.{name}",
                 kernel=transition_select_parts,
-                signature=_pointers(parts + "key_bias"),
+                signature=_pointers(PARTS_ARRAYS),
                 constants={**_parts_constants(s), "DEPENDENT": False},
                 warps=PARTS_WARPS,
+                grid=PARTS_GRID,
+                arrays=PARTS_ARRAYS,
                 weights_per_program=KEYS * s.d_model + 4 * UNITS * (s.action_embed + s.lstm),
                 weight_bits=16,
             )
@@ -251,14 +271,15 @@ def aot_cases() -> list[AotCase]:
 
 
 def _slots_case(name: str, s: SelectorSizes, kind: str) -> AotCase:
-    names = "work step select_keys query query_bias age_bias increments hidden slots bias cos sin"
     learned = kind == "learned"
     return AotCase(
         name=f"transition_select_slots.{name}{'' if learned else '.' + kind}",
         kernel=transition_select_slots,
-        signature={**_pointers(names), "scale": "fp32"},
+        signature={**_pointers(SLOTS_ARRAYS), "scale": "fp32"},
         constants={**_slots_constants(s, kind, 8), "DEPENDENT": False},
         warps=_slots_warps(s),
+        grid=SLOTS_GRID,
+        arrays=SLOTS_ARRAYS if learned else not_followed(SLOTS_ARRAYS, *LEARNED),
         weights_per_program=s.select_dim * s.lstm if learned else 0,
         weight_bits=16,
     )
@@ -275,5 +296,5 @@ _TYPES = {
 }
 
 
-def _pointers(names: str) -> dict[str, str]:
-    return {name: _TYPES.get(name, "*fp32") for name in names.split()}
+def _pointers(names: Iterable[str]) -> dict[str, str]:
+    return {name: _TYPES.get(name, "*fp32") for name in names}

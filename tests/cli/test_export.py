@@ -12,10 +12,11 @@ from safetensors.torch import load_file, save_file
 from tests.cli.calls import line, run
 from tests.runtime.models import drive, same, states
 from wmrt.cli.main import main
-from wmrt.kernels.triton import aot_cases
+from wmrt.core.errors import UnsupportedError
+from wmrt.kernels.triton import aot, aot_cases
 from wmrt.model.checkpoint import load_checkpoint
 from wmrt.quant.interchange import read_compressed_tensors, write_compressed_tensors
-from wmrt.runtime import WorldModel
+from wmrt.runtime import WorldModel, step_launches
 
 
 @pytest.fixture
@@ -174,6 +175,7 @@ def test_cubins_are_kernels_without_a_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(aot_cases, "MODULES", ("action_quant",))
+    monkeypatch.setattr(step_launches, "preset_steps", lambda *_: [])
     out = tmp_path / "cubins"
     told = run(tmp_path / "c.json", "export", "--to", "cubins", "--capability", "87",
                "--out", str(out))  # fmt: skip
@@ -183,6 +185,40 @@ def test_cubins_are_kernels_without_a_model(
     assert told["results"]["bytes"] == sum(p.stat().st_size for p in out.glob("*.cubin"))
 
 
+@pytest.mark.full  # it compiles 18 kernels: a minute
+def test_a_step_of_a_preset_with_all_its_kernels(tmp_path: Path) -> None:
+    out = tmp_path / "cubins"
+    run(tmp_path / "c.json", "export", "--to", "cubins", "--capability", "90", "--step-only",
+        "--preset", "small", "--recipe", "mxfp4", "--out", str(out))  # fmt: skip
+    manifest = json.loads((out / "manifest.json").read_text())
+    kernels = {kernel["case"]: kernel for kernel in manifest["kernels"]}
+    (step,) = manifest["steps"]
+    launched = [action for action in step["actions"] if "kernel" in action]
+    assert {action["kernel"] for action in launched} == kernels.keys()
+    assert len(launched) == 12 + 5 * 2 and step["name"] == "step.small.mxfp4"
+    for action in launched:
+        kernel = kernels[action["kernel"]]
+        assert kernel["dependent"] is action["dependent"]
+        assert list(action["arguments"]) == [name for name, _ in kernel["arguments"][:-2]]
+    assert sum(action["dependent"] for action in launched) == len(launched) - 1
+
+
+def test_a_package_that_fails_is_removed_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(case: aot_cases.AotCase, capability: int) -> None:
+        raise UnsupportedError("no assembler")
+
+    monkeypatch.setattr(aot_cases, "MODULES", ("action_quant",))
+    monkeypatch.setattr(step_launches, "preset_steps", lambda *_: [])
+    monkeypatch.setattr(aot, "compile_case", fails)
+    out = tmp_path / "cubins"
+    assert main(["export", "--to", "cubins", "--out", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert "not whole, so it was removed" in said and "no assembler" in said
+    assert not out.exists()
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -190,6 +226,8 @@ def test_cubins_are_kernels_without_a_model(
         (["--to", "cubins", "--capability", "75"], "--capability 75: kernels are made for [87,"),
         (["--to", "compressed-tensors"], "--to compressed-tensors needs the MODEL"),
         (["highway", "--to", "compressed-tensors", "--capability", "87"], "is for --to cubins"),
+        (["highway", "--to", "compressed-tensors", "--preset", "small"], "--preset is for --to"),
+        (["--to", "cubins", "--preset", "huge"], "preset 'huge' is unknown"),
     ],
 )
 def test_forms_take_their_own_options(

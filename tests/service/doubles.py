@@ -20,6 +20,7 @@ from wmrt.runtime.snapshot import Origin, Snapshot
 from wmrt.service.crew import Crew
 from wmrt.service.server import Server, addresses, listening
 from wmrt.service.settings import ServeSettings
+from wmrt.service.telemetry import Telemetry
 
 SCHEMA = StateSchema(
     {
@@ -88,10 +89,10 @@ class Running:
         address: over its Unix socket. tcp: ``http://host:port``.
     """
 
-    def __init__(self, settings: ServeSettings, seats: list[Any]) -> None:
+    def __init__(self, settings: ServeSettings, seats: list[Any], **parts: Any) -> None:
         self.seats = seats
         self.settings = settings
-        self.server = Server(Crew(seats, settings), settings)
+        self.server = Server(Crew(seats, settings), settings, **parts)
         self.host = self.server.host
         self._stack = contextlib.ExitStack()
         sockets = self._stack.enter_context(listening(settings))
@@ -117,7 +118,12 @@ class Running:
 
 @contextlib.contextmanager
 def service(
-    tmp_path: Path, seats: list[Any] | None = None, *, tcp: bool = False, **changes: Any
+    tmp_path: Path,
+    seats: list[Any] | None = None,
+    *,
+    tcp: bool = False,
+    telemetry: Telemetry | None = None,
+    **changes: Any,
 ) -> Iterator[Running]:
     """A service on a Unix socket in ``tmp_path``, and on TCP if asked for."""
     changes.setdefault("period", 0.01)
@@ -128,7 +134,7 @@ def service(
         changes.setdefault("port", 0)
     own = [CanarySeat()] if seats is None else seats
     settings = ServeSettings(socket=tmp_path / "wmrt.sock", robots=len(own), **changes)
-    running = Running(settings, own)
+    running = Running(settings, own, telemetry=telemetry)
     try:
         yield running
     finally:

@@ -45,6 +45,13 @@ def test_settings_come_from_arguments_then_from_the_environment(
         ({"token": "short"}, "token: a token has at least 16"),
         ({"token": "with spaces in between it"}, "token: a token has at least 16"),
         ({"token": TOKEN, "operator_token": TOKEN}, "an operator has one of its own"),
+        ({"token": TOKEN, "metrics_token": TOKEN}, "whoever reads metrics has one of its own"),
+        (
+            {"operator_token": TOKEN, "metrics_token": TOKEN, "token": "other" * 4},
+            "operator_token and m",
+        ),
+        ({"metrics_token": TOKEN}, "metrics_token without token"),
+        ({"stuck_after": 0.0}, "stuck_after: .*greater than 0"),
         ({"tls_cert": "x"}, "go together"),
         ({"tls_cert": "x", "tls_key": "y", "socket": "z"}, "TLS is for TCP"),
         ({"on_second_client": "fight"}, "on_second_client: .*refuse.*takeover"),

@@ -33,48 +33,85 @@ if TYPE_CHECKING:
     metavar="CC",
     help="With cubins: compute capability, such as 87 (again for more); all without it.",
 )
+@click.option(
+    "--preset",
+    metavar="NAME",
+    help="With cubins: sizes of the step that is listed launch by launch; 1.3b without it.",
+)
+@click.option(
+    "--recipe", metavar="NAME", help="With cubins: form of its weights; nvfp4 without it."
+)
+@click.option(
+    "--step-only", is_flag=True, help="With cubins: leave out kernels that this step has not."
+)
 @out_option(beside=True, required=True, help="Folder to write; it must not be there yet.")
 @json_option
 def command(
     model: str | None,
     target: str,
     capabilities: tuple[int, ...],
+    preset: str | None,
+    recipe: str | None,
+    step_only: bool,
     out: Path,
     json_path: Path | None,
 ) -> None:
     """Write the packed checkpoint MODEL for other tools: the same codes and scales, bit for bit.
 
     Every linear layer keeps its name; all other tensors are written as they are. wmrt import reads
-    the result back. With --to cubins, which takes no MODEL, the GPU kernels are compiled instead.
+    the result back. With --to cubins, which takes no MODEL, the GPU kernels are compiled instead,
+    with a manifest that tells how to launch each, and one step launch by launch.
     """
     if target == "cubins":
         if model is not None:
             raise UsageError(f"MODEL {model!r}: cubins hold kernels, no weights; leave it out")
-        _cubins(out, capabilities, json_path)
+        _cubins(out, capabilities, (preset or "1.3b", recipe or "nvfp4"), step_only, json_path)
         return
     if model is None:
         raise UsageError(f"--to {target} needs the MODEL to write")
-    if capabilities:
-        raise UsageError(f"--capability is for --to cubins, not for {target}")
+    own = {"capability": capabilities, "preset": preset, "recipe": recipe, "step-only": step_only}
+    for name, value in own.items():
+        if value:
+            raise UsageError(f"--{name} is for --to cubins, not for {target}")
     _weights(model, target, out, json_path)
 
 
-def _cubins(out: Path, capabilities: tuple[int, ...], json_path: Path | None) -> None:
+def _cubins(
+    out: Path,
+    capabilities: tuple[int, ...],
+    step: tuple[str, str],
+    step_only: bool,
+    json_path: Path | None,
+) -> None:
     from wmrt.core.extras import require
 
     require("triton", "cuda")
     from wmrt.kernels.triton import aot_cases
-    from wmrt.kernels.triton.cubins import write_package
+    from wmrt.kernels.triton.cubins import require_absent, write_package
+    from wmrt.model.config import preset as sizes
+    from wmrt.quant import get_recipe
+    from wmrt.runtime import step_launches
 
     every = [(case, target) for case in aot_cases.cases() for target in case.targets]
     known = sorted({target for _, target in every})
     for number in capabilities:
         if number not in known:
             raise UsageError(f"--capability {number}: kernels are made for {known}")
-    pairs = [(case, target) for case, target in every if target in (capabilities or known)]
-    entries = write_package(out, track(pairs, "compiling"))
+    wanted = sorted(set(capabilities) or known)
+    pairs = [(case, target) for case, target in every if target in wanted and not step_only]
+    require_absent(out)
+    sizes(step[0]), get_recipe(step[1])  # an unknown name is found before anything is said
+    console(stderr=True).print(f"writing down the launches of {' '.join(step)}", markup=False)
+    steps = step_launches.preset_steps(*step, wanted)
+    try:
+        manifest = write_package(out, pairs, steps, lambda given: track(given, "compiling"))
+    except BaseException:  # Ctrl-C too
+        console(stderr=True).print(f"{out}: not whole, so it was removed", markup=False)
+        raise
+    entries = manifest["kernels"]
     size = sum(entry["bytes"] for entry in entries)
-    console().print(f"{out}: {len(entries)} kernels, {size:,} bytes", markup=False, soft_wrap=True)
+    told = f"{out}: {len(entries)} kernels, {size:,} bytes; {len(steps)} steps of {' '.join(step)}"
+    console().print(told, markup=False, soft_wrap=True)
     write_result(json_path, {"kernels": entries, "bytes": size}, resolved={"to": "cubins"})
 
 

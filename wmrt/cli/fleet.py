@@ -16,7 +16,11 @@ from wmrt.cli.common import console, json_option, write_result
 from wmrt.cli.serve import access_options, model_options, token_of
 from wmrt.core.errors import UsageError
 
-_MODULES = ("ray", "fastapi", "uvicorn", "websockets", "msgspec", "pydantic_settings")
+_MODULES = (
+    *("fastapi", "uvicorn", "websockets", "msgspec", "pydantic_settings", "structlog"),
+    "prometheus_client",
+)
+_TOKENS = ("token", "operator_token", "metrics_token")
 
 
 @click.command(
@@ -50,6 +54,7 @@ def command(
     json_path: Path | None,
     token_file: Path | None,
     operator_token_file: Path | None,
+    metrics_token_file: Path | None,
     status: bool,
     proxy: str,
     **given: Any,
@@ -66,13 +71,15 @@ def command(
     from wmrt.core.extras import require
 
     given["names"] = given["names"] or None
-    tokens = {"token": token_of(token_file), "operator_token": token_of(operator_token_file)}
-    for name, token in tokens.items():
-        if token is not None:  # replicas inherit it; Ray keeps what they are given as arguments
+    files = (token_file, operator_token_file, metrics_token_file)
+    for name, file in zip(_TOKENS, files, strict=True):
+        if (
+            token := token_of(file)
+        ) is not None:  # replicas inherit it; Ray keeps what they are given as arguments
             os.environ[f"WMRT_SERVE_{name.upper()}"] = token
     from wmrt.service.fleet_ray import prepare_environment
 
-    for module in _MODULES[1:]:
+    for module in _MODULES:
         require(module, "fleet")
     with tempfile.TemporaryDirectory(prefix="wmrt-fleet-") as folder:
         haproxy = None
@@ -111,9 +118,7 @@ def _run(given: dict[str, Any], json_path: Path | None) -> None:
         raise UsageError("port 0: the proxy of a fleet takes a port of its own, such as 8420")
     with listening(settings):  # an address that cannot be had is told before the work
         pass
-    given.update(
-        token=settings.token is not None, operator_token=settings.operator_token is not None
-    )
+    given.update({name: getattr(settings, name) is not None for name in _TOKENS})
     tls = (_text(settings.tls_cert), _text(settings.tls_key))
     cluster = Cluster(settings.host, port, fleet.replicas, tls)
     stopped, generation = _Signals(), 0  # after Ray, which sets its own

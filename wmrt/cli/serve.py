@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +67,7 @@ _ACCESS = (
     click.option("--name", "names", multiple=True, help="This host's further names."),
     click.option("--token-file", type=_FILE, help="Bearer token of the clients."),
     click.option("--operator-token-file", type=_FILE, help="That of who resets breakers."),
+    click.option("--metrics-token-file", type=_FILE, help="One for /metrics alone."),
     click.option("--tls-cert", type=_FILE, help="PEM."),
     click.option("--tls-key", type=_FILE, help="PEM."),
     click.option(
@@ -77,6 +79,9 @@ _ACCESS = (
     click.option("--connections", type=int, help="At one time. Default: 256."),
     click.option("--max-body", type=int, help="Bytes of a message. Default: 1 MiB."),
     click.option("--audit", type=_FILE, help="Append who did what, as JSON lines."),
+    click.option("--log-format", type=click.Choice(["text", "json"]), help="Default: text."),
+    click.option("--otel/--no-otel", default=None, help="Traces; default: if OTEL_... asks."),
+    click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"])),
 )
 
 
@@ -93,6 +98,7 @@ def _keeping_options(function: Any) -> Any:
         ),
         click.option("--cpu", type=int, help="Of the inference thread; -1: any. Default: last."),
         click.option("--priority", type=int, help="Its SCHED_FIFO priority. Default: none."),
+        click.option("--stuck-after", type=float, help="Seconds of one step. Default: 10."),
         click.option("--drain", type=float, help="Seconds for steps in work on stop. Default: 5."),
     ):
         function = option(function)
@@ -100,9 +106,9 @@ def _keeping_options(function: Any) -> Any:
 
 
 @click.command(
-    epilog="Tokens come from files, or from WMRT_SERVE_TOKEN and WMRT_SERVE_OPERATOR_TOKEN, and "
-    "every other setting from WMRT_SERVE_... where its option is not given. "
-    "Example: wmrt serve --recipe nvfp4 --socket /run/wmrt.sock --snapshots /var/lib/wmrt"
+    epilog="Tokens come from files, or from WMRT_SERVE_TOKEN, WMRT_SERVE_OPERATOR_TOKEN and "
+    "WMRT_SERVE_METRICS_TOKEN, and every other setting from WMRT_SERVE_... where its option is not "
+    "given. Example: wmrt serve --recipe nvfp4 --socket /run/wmrt.sock --snapshots /var/lib/wmrt"
 )
 @model_options
 @access_options(socket=True)
@@ -112,6 +118,7 @@ def command(
     json_path: Path | None,
     token_file: Path | None,
     operator_token_file: Path | None,
+    metrics_token_file: Path | None,
     **given: Any,
 ) -> None:
     """Serve a model to robots over a network, breakers on, until SIGTERM or Ctrl-C.
@@ -120,13 +127,22 @@ def command(
     """
     from wmrt.core.extras import require
 
-    for module in ("fastapi", "uvicorn", "websockets", "msgspec", "pydantic_settings"):
+    for module in (
+        "fastapi",
+        "uvicorn",
+        "websockets",
+        "msgspec",
+        "pydantic_settings",
+        "structlog",
+        "prometheus_client",
+    ):
         require(module, "service")
     from wmrt.service.settings import read_settings
 
     given["names"] = given["names"] or None
     given["token"] = token_of(token_file)
     given["operator_token"] = token_of(operator_token_file)
+    given["metrics_token"] = token_of(metrics_token_file)
     _serve(read_settings(**given), json_path)
 
 
@@ -138,10 +154,18 @@ def token_of(path: Path | None) -> str | None:
 def _serve(settings: Any, json_path: Path | None) -> None:
     from wmrt.service import operations
     from wmrt.service.crew import load_crew
+    from wmrt.service.logs import logs_of
     from wmrt.service.server import Server, addresses, listening
+    from wmrt.service.telemetry import telemetry_of
 
-    with listening(settings) as sockets:  # an address that cannot be had is told before the work
-        server = Server(load_crew(settings), settings)
+    # An address or a package that cannot be had is told before the work.
+    with (
+        listening(settings) as sockets,
+        contextlib.closing(telemetry_of(settings)) as telemetry,
+        logs_of(settings).installed() as logs,
+    ):
+        crew = load_crew(settings)
+        server = Server(crew, settings, dropped=lambda: logs.dropped, telemetry=telemetry)
         for address in addresses(sockets, settings):
             console(stderr=True).print(f"serving on {address}", markup=False, soft_wrap=True)
         server.run_on(sockets)

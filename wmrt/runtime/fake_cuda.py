@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -47,6 +48,23 @@ def fake_like(tensor: Tensor) -> Any:
     fake = torch.empty(tensor.shape, dtype=tensor.dtype, device="cuda")
     is_parameter = isinstance(tensor, nn.Parameter)
     return nn.Parameter(fake, requires_grad=False) if is_parameter else fake
+
+
+def over_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """`value`, a record or container of tensors, with `change` of each in its place."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = {f.name: over_tensors(getattr(value, f.name), change) for f in fields(value)}
+        return replace(value, **parts)
+    if isinstance(value, Mapping):
+        return {name: over_tensors(part, change) for name, part in value.items()}
+    if isinstance(value, list):
+        return [over_tensors(part, change) for part in value]
+    if isinstance(value, tuple):
+        each = [over_tensors(part, change) for part in value]
+        return type(value)(*each) if hasattr(value, "_fields") else tuple(each)
+    return value
 
 
 class _PastTheGuard(TorchFunctionMode):

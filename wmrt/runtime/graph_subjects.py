@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from wmrt.core.types import ActionSpec
 from wmrt.kernels.triton.linear import LAYOUT
@@ -18,7 +15,7 @@ from wmrt.quant import Recipe
 from wmrt.quant.layouts import LaidOut
 from wmrt.runtime.bench.gpu_network import random_network
 from wmrt.runtime.build import linears, plan_recipes
-from wmrt.runtime.fake_cuda import fake_like, on_fake_cuda
+from wmrt.runtime.fake_cuda import fake_like, on_fake_cuda, over_tensors
 from wmrt.runtime.graph_lint import Subject
 from wmrt.runtime.static_step import StaticStep
 from wmrt.runtime.triton_model import TritonModel
@@ -83,26 +80,9 @@ def fused_subject(
         on_fake_cuda(network)
         for name, value in vars(model).items():
             if name != "network":
-                setattr(model, name, _faked(value))
+                setattr(model, name, over_tensors(value, fake_like))
         model.layers = model.layers * config.layers
         state = TritonState(network, model, batch)
         return Subject(state.compute, {**state.buffers, **state.arrays})
 
     return make
-
-
-def _faked(value: Any) -> Any:
-    """`value` with fake tensors in place of its own."""
-    if isinstance(value, Tensor):
-        return fake_like(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        parts = {f.name: _faked(getattr(value, f.name)) for f in fields(value)}
-        return replace(value, **parts)
-    if isinstance(value, Mapping):
-        return {name: _faked(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_faked(part) for part in value]
-    if isinstance(value, tuple):
-        each = [_faked(part) for part in value]
-        return type(value)(*each) if hasattr(value, "_fields") else tuple(each)
-    return value

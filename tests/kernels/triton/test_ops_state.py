@@ -149,7 +149,7 @@ def test_on_cuda_what_is_missing_is_told() -> None:
         pytest.skip("there is a CUDA device here, and nothing is missing")
     with FakeTensorMode():
         x = torch.empty(1, 8, device="cuda")
-    for function in (module._fusion_on_cuda, module._select_on_cuda):
+    for function in module.ON_CUDA.values():
         with pytest.raises(UnsupportedError, match=r"without CUDA|no CUDA device"):
             function(x)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,50 +11,16 @@ import torch
 
 from tests.kernels.fused import HOW
 from tests.runtime.models import states, tiny
-from wmrt.kernels.triton import (
-    gemv_residual,
-    norm_gate_up,
-    norm_qkv_rope_store,
-    transition_attention,
-)
-from wmrt.kernels.triton.action_decode import action_decode
-from wmrt.kernels.triton.consequences import consequences
-from wmrt.kernels.triton.dense import dense
-from wmrt.kernels.triton.fused_checks import Matrix
+from wmrt.kernels.triton import ops_decode, ops_fused, ops_heads, ops_state
 from wmrt.kernels.triton.interpreter import repaired
-from wmrt.kernels.triton.norm import rms_norm_to
-from wmrt.kernels.triton.state_fusion import state_fusion
-from wmrt.kernels.triton.transition_select import transition_select
+from wmrt.kernels.triton.launchers import LAUNCHERS
 from wmrt.model.network import Network
 from wmrt.runtime.build import build_network
 from wmrt.runtime.triton_model import TritonModel
 from wmrt.runtime.triton_state import TritonState
 
-
-def _qkv(x: Any, norm: Any, eps: Any, w: Any, s: Any, form: Any, g: Any, *rest: Any) -> None:
-    norm_qkv_rope_store.launch(HOW, x, norm, eps, Matrix(w, s, form, g), *rest)
-
-
-def _gate_up(x: Any, norm: Any, eps: Any, w: Any, s: Any, form: Any, g: Any, *rest: Any) -> None:
-    norm_gate_up.launch(HOW, x, norm, eps, Matrix(w, s, form, g), *rest)
-
-
-def _residual(codes: Any, factors: Any, w: Any, s: Any, form: Any, g: Any, *rest: Any) -> None:
-    gemv_residual.launch(HOW, codes, factors, Matrix(w, s, form, g), *rest)
-
-
-KERNELS = SimpleNamespace(
-    state_fusion=state_fusion,
-    transition_select=transition_select,
-    norm_qkv_rope_store=_qkv,
-    transition_attention_int8=transition_attention.transition_attention_int8,
-    gemv_residual=_residual,
-    norm_gate_up=_gate_up,
-    rms_norm_to=rms_norm_to,
-    dense=dense,
-    action_decode=action_decode,
-    consequences=consequences,
-)
+assert ops_decode and ops_fused and ops_heads and ops_state  # they register launchers
+KERNELS = SimpleNamespace(**{n: functools.partial(launch, HOW) for n, launch in LAUNCHERS.items()})
 
 
 def step(state: TritonState, network: Network, first: int, seed: int) -> None:
