@@ -178,14 +178,19 @@ def test_a_folder_is_one_service_s_or_those_that_share_it(tmp_path: Path) -> Non
 
 
 _CONTENDER = """
-import os, random, sys
+import os, random, sys, time
 from pathlib import Path
 from wmrt.service.leases import Leases
 from wmrt.service.refusals import Refusal
 
-folder, seed, rounds = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-rng, own, refused = random.Random(seed), Leases(folder, "contender"), 0
-for _ in range(rounds):
+folder, seed, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+rng, own, refused, rounds = random.Random(seed), Leases(folder, "contender"), 0, 0
+(folder / f"ready-{seed}").touch()
+while len(list(folder.glob("ready-*"))) < count:
+    time.sleep(0.001)
+end = time.monotonic() + 2.0
+while time.monotonic() < end or rounds < 30:
+    rounds += 1
     lease = own.take("r1", own.read("r1"))  # by force, as from an owner that does not answer
     if lease is None:
         continue
@@ -210,7 +215,7 @@ def test_processes_that_fight_for_a_robot_write_one_after_the_other(
     """What lies on disk is in the order of the tokens, each of one owner, whoever is how slow."""
     command = [sys.executable, "-c", _CONTENDER, str(tmp_path)]
     started = [
-        subprocess.Popen([*command, str(seed + i), "60"], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen([*command, str(seed + i), "3"], stdout=subprocess.PIPE, text=True)
         for i in range(3)
     ]
     refused = 0

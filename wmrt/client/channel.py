@@ -189,7 +189,11 @@ class Channel:
         for event in self._protocol.events_received():
             if isinstance(event, Frame):
                 self._take(event)
-        self._flush(end)
+        try:
+            self._flush(end)
+        except Lost:  # it said its last words and closed; they are heard first
+            if not self._messages:
+                raise
         if not data or self._protocol.close_rcvd is not None:
             if not self._messages:
                 raise self._lost("the other side closed it")
