@@ -161,7 +161,7 @@ class Registry:
         seat = await self._take_seat()
         desk = Desk(
             *(robot, self._crew.seats[seat], self._settings, self._crew.period),
-            *(self._crew.workers[seat], self._reply),
+            *(self._crew.workers[seat], self._reply, self._crew.timed),
             options=self._options,
         )
         new = Session(robot, time.monotonic(), 0 if kept is None else kept.epoch + 1)

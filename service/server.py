@@ -20,6 +20,7 @@ from wmrt.core.errors import UsageError, WmrtError
 from wmrt.service.app import make_app
 from wmrt.service.audit import Audit
 from wmrt.service.crew import Crew
+from wmrt.service.direct import DirectWebSocket
 from wmrt.service.host import Host
 from wmrt.service.logs import redactor
 from wmrt.service.settings import ServeSettings
@@ -83,7 +84,7 @@ def _configuration(app: Any, settings: ServeSettings) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
         http="h11",
-        ws="websockets-sansio",
+        ws=DirectWebSocket if settings.websocket == "direct" else "websockets-sansio",
         ws_max_size=settings.max_body,
         ws_per_message_deflate=False,  # 200 bytes are not worth the time
         ws_ping_interval=settings.ping,
