@@ -23,7 +23,8 @@ class Crew:
     weights. The thread that steps is the pinned one.
 
     Attributes:
-        seats: one per robot. workers: of each seat. period: of their control loops, seconds.
+        seats: one per robot. workers: of each seat. threads: these, and the one that steps.
+        period: of their control loops, seconds.
         described: for people: how it steps and where.
 
     Raises:
@@ -45,6 +46,7 @@ class Crew:
             self.workers: tuple[Worker, ...] = (stepper,) * len(self.seats)
         else:
             self.workers = tuple(Worker(f"wmrt-robot-{i}") for i in range(len(self.seats)))
+        self.threads = (stepper, *self.workers)
         self.described: dict[str, Any] = {
             "robots": len(self.seats),
             "shared_read_of_weights": gather is not None,
