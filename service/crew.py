@@ -27,6 +27,9 @@ class Crew:
     Attributes:
         seats: one per robot. workers: of each seat. period: of their control loops, seconds.
         timed: see `Desk`. described: for people: how it steps and where.
+        seats: one per robot. workers: of each seat. threads: these, and the one that steps.
+        period: of their control loops, seconds.
+        described: for people: how it steps and where.
 
     Raises:
         SafetyError: a period that is not the model's.
@@ -49,6 +52,7 @@ class Crew:
             self.workers = tuple(Worker(f"wmrt-robot-{i}") for i in range(len(self.seats)))
         in_turn = gather is None and len(self.seats) > 1
         self.timed = settings.deadline_by == "timer" and not in_turn
+        self.threads = (stepper, *self.workers)
         self.described: dict[str, Any] = {
             "robots": len(self.seats),
             "deadline_by": {

@@ -44,6 +44,15 @@ class Worker:
         self._thread.start()
         self._ready.wait()
 
+    @property
+    def name(self) -> str:
+        return self._thread.name
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs; it ends after `close`, or by what is no `Exception`."""
+        return self._thread.is_alive()
+
     def put(self, do: Callable[[], object]) -> None:
         """``do`` later, in this thread. It must not raise: nobody would hear of it but the log."""
         self._queue.put(do)
@@ -51,8 +60,10 @@ class Worker:
     def call(self, do: Callable[[], T]) -> Future[T]:
         """``do`` later, in this thread, and what it returns or raises."""
         future, run = promised(do)
-        if self.closed:
-            future.set_exception(UsageError("the service is stopping"))
+        if self.closed or not self.alive:  # nobody would ever do it
+            future.set_exception(
+                UsageError(f"the service is stopping, or thread {self.name} has ended")
+            )
         else:
             self._queue.put(run)
         return future
