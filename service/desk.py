@@ -132,8 +132,10 @@ class Desk:
     def call(self, do: Callable[[], T]) -> Future[T]:
         """``do()`` in the worker's thread, between two steps."""
         future, run = promised(do)
-        if self._worker.closed:
-            future.set_exception(UsageError("the service is stopping"))
+        if self._worker.closed or not self._worker.alive:
+            future.set_exception(
+                UsageError(f"the service is stopping, or thread {self._worker.name} has ended")
+            )
         else:
             self._calls.append(run)
             self._advance()
@@ -180,7 +182,15 @@ class Desk:
         return True
 
     def _act(self, state: Any, captured_ns: int | None) -> None:
-        action = self.controller.act(state, captured_ns)
+        try:
+            action = self.controller.act(state, captured_ns)
+        except BaseException:  # something asks this thread to end: what waits is done before
+            self._worker.closed = True
+            self.seat.leave()
+            while self._calls:
+                self._calls.popleft()()
+            self._turn.release()
+            raise
         self._decided(action, self.controller.last)
 
     def _decided(self, action: NDArray[np.float32], outcome: Outcome | None) -> None:

@@ -196,13 +196,17 @@ sys.exit(main())
 
 
 @pytest.fixture
-def process(manager: Manager, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+def process(
+    request: pytest.FixtureRequest, manager: Manager, tmp_path: Path
+) -> Iterator[subprocess.Popen[bytes]]:
     (tmp_path / "hold").touch()
+    deadline_by = getattr(request, "param", "timer")
     own = {**os.environ, **manager.environment(WATCHDOG_USEC="1000000", PYTHONPATH=str(ROOT))}
     arguments = ["serve", "--threads", "1", "--socket", f"{tmp_path}/s", "--deadline", "0.1"]
     made = subprocess.Popen(
         [sys.executable, "-c", _HELD, f"{tmp_path}/hold", f"{tmp_path}/end", *arguments],
-        env={**own, "WMRT_SERVE_STUCK_AFTER": "1.5"}, cwd=ROOT, stderr=subprocess.DEVNULL,
+        env={**own, "WMRT_SERVE_STUCK_AFTER": "1.5", "WMRT_SERVE_DEADLINE_BY": deadline_by},
+        cwd=ROOT, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     yield made
     made.kill()
@@ -246,15 +250,25 @@ def test_the_command_under_a_manager(
     assert process.wait(60.0) == 0 and manager.lines().count("READY=1") == 1
 
 
+@pytest.mark.parametrize("process", ["thread", "timer"], indirect=True)
 def test_a_model_that_ends_its_thread_is_found(
-    process: subprocess.Popen[bytes], manager: Manager, tmp_path: Path
+    request: pytest.FixtureRequest,
+    process: subprocess.Popen[bytes],
+    manager: Manager,
+    tmp_path: Path,
 ) -> None:
+    """Where a thread waits for the policy, it ends; where none does, the robot is latched."""
     (tmp_path / "hold").unlink()
     manager.listen(lambda: "READY=1" in manager.lines(), 300.0)
     with connect(f"unix:{tmp_path}/s", "car", deadline=2.0) as robot:
         (tmp_path / "end").touch()
         robot.send(whole_state(robot.schema))
-        manager.listen(lambda: "has ended" in manager.status())
-        manager.listen(lambda: manager.silence() > 2.0)
+        if request.node.callspec.params["process"] == "thread":
+            manager.listen(lambda: "has ended" in manager.status())
+            manager.listen(lambda: manager.silence() > 2.0)
+        else:
+            manager.listen(lambda: "latched" in manager.status())
+            (tmp_path / "end").unlink()
+            assert robot.act(whole_state(robot.schema)).breakers == "latched"
     process.send_signal(signal.SIGTERM)  # and what is left of it can be stopped
     assert process.wait(60.0) == 0
