@@ -4,7 +4,7 @@
 #   make test-oracles: our formats and adapters against other libraries themselves (430 MB more in .venv)
 #   make test-fleet: `wmrt fleet` on Ray Serve itself (250 MB more in .venv)
 #   WMRT_NATIVE=0 make setup: without the native kernels, for want of a C compiler (make test needs them)
-#   make setup-system: Debian packages, as root, for tests that otherwise skip: Arm, AVX-512, a browser
+#   make setup-system: Debian packages, as root, for tests that otherwise skip: Arm, AVX-512, a browser, HAProxy
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
@@ -56,8 +56,10 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 # Kernels for other processors: an Arm compiler and emulator, an emulation of AVX-512. A second
-# compiler for the C, and a browser for the report of `wmrt drive`.
-SYSTEM := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user libsimde-dev gcc clang chromium
+# compiler for the C, and a browser for the report of `wmrt drive`. For deploy/: the proxy, its
+# certificates, and what reads systemd's units.
+SYSTEM := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user libsimde-dev gcc clang chromium \
+  haproxy openssl systemd
 
 setup-system:
 	@command -v apt-get >/dev/null || { echo "no apt-get here: install what these Debian packages hold: $(SYSTEM)" >&2; exit 2; }

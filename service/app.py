@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -15,7 +15,7 @@ from starlette.routing import WebSocketRoute
 
 from wmrt import __version__
 from wmrt.core.wire import acted_json, refused_json
-from wmrt.service import answers, operations
+from wmrt.service import answers, health, operations
 from wmrt.service.buckets import Buckets
 from wmrt.service.host import Host
 from wmrt.service.messages import (
@@ -40,6 +40,16 @@ WebSocket `/v1/stream`: a text message of kind `open` first (`POST /v1/reset`'s 
 then observations, binary or as text of kind `observation`. An answer of status 409 and name
 `unknown_session` means that the robot's memory is not here: open a session anew.
 """
+
+
+Purpose = Annotated[
+    Literal["serving", "routing"],
+    Query(
+        alias="for",
+        description="routing: whether a proxy may send connections here. A latch, or a robot whose "
+        "model fails, is no reason to send robots to where nobody knows of it.",
+    ),
+]
 
 
 def make_app(
@@ -122,10 +132,14 @@ def _probes(router: APIRouter, host: Host) -> None:
         responses={503: {"model": answers.Ready, "description": "Not ready"}},
         tags=["probes"],
     )
-    async def readyz(request: Request, response: Response) -> dict[str, Any]:
+    async def readyz(
+        request: Request,
+        response: Response,
+        purpose: Purpose = "serving",
+    ) -> dict[str, Any]:
         """Whether further robots can be served: not while warming up, stopping, latched, stuck,
         late, or with a model that fails. With the token, also why not, and what else is wrong."""
-        reasons = host.reasons()
+        reasons = host.reasons() if purpose == "serving" else health.routing(host)
         response.status_code = 503 if reasons else 200
         found = told(request, reasons=reasons, warnings=host.warnings())
         return {"ready": not reasons, **found}

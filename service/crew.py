@@ -14,6 +14,8 @@ from wmrt.service.seats import Gather, ModelSeat, Seat
 from wmrt.service.settings import ServeSettings
 from wmrt.service.worker import Worker
 
+_IN_TURN = "models that share no read of the weights are stepped one after the other"
+
 
 class Crew:
     """Seats and their workers.
@@ -24,6 +26,9 @@ class Crew:
 
     Attributes:
         seats: one per robot. workers: of each seat. period: of their control loops, seconds.
+        timed: see `Desk`. described: for people: how it steps and where.
+        seats: one per robot. workers: of each seat. threads: these, and the one that steps.
+        period: of their control loops, seconds.
         described: for people: how it steps and where.
 
     Raises:
@@ -45,8 +50,16 @@ class Crew:
             self.workers: tuple[Worker, ...] = (stepper,) * len(self.seats)
         else:
             self.workers = tuple(Worker(f"wmrt-robot-{i}") for i in range(len(self.seats)))
+        in_turn = gather is None and len(self.seats) > 1
+        self.timed = settings.deadline_by == "timer" and not in_turn
+        self.threads = (stepper, *self.workers)
         self.described: dict[str, Any] = {
             "robots": len(self.seats),
+            "deadline_by": {
+                "requested": settings.deadline_by,
+                "resolved": "timer" if self.timed else "thread",
+                **({"reason": _IN_TURN} if in_turn else {}),
+            },
             "shared_read_of_weights": gather is not None,
             "inference_thread": stepper.placed,
         }

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
-from wmrt.control import Controller, StepClock, default_limits
+import numpy as np
+from numpy.typing import NDArray
+
+from wmrt.control import Controller, Outcome, StepClock, TimedController, default_limits
+from wmrt.core.errors import UsageError
 from wmrt.core.wire import Acted, Observed
 from wmrt.runtime.snapshot import Snapshot
 from wmrt.safety import Breakers, State
+from wmrt.service.placement import place
 from wmrt.service.refusals import Refusal
 from wmrt.service.seats import Seat
 from wmrt.service.settings import ServeSettings
 from wmrt.service.watched import Watched
-from wmrt.service.worker import Worker
+from wmrt.service.worker import Worker, promised
 
-#: Gets the answer, in the desk's thread.
+T = TypeVar("T")
+#: Gets the answer, in the thread that decided the step; it must not raise.
 Reply = Callable[["Job", "Acted | Refusal"], None]
 
 
@@ -65,13 +73,18 @@ class Desk:
 
     Args:
         seat: the robot's policy. period: seconds.
-        worker: where its steps run; several desks may share one.
+        worker: where its calls run, and steps in which the policy is not asked; several desks may
+            share one.
         reply: gets every answer.
+        timed: steps are decided in the policy's thread, see `TimedController`; else in the worker.
         options: further ones of `Controller`, such as a recorder.
 
     Attributes:
         policy: what the controller asks: the seat, under observation.
         epoch: observations of another one are discarded.
+
+    One thing is under way at a time: a step until it is decided, or calls. Whoever ends one looks
+    what waits, so nobody waits for a turn.
     """
 
     def __init__(
@@ -82,6 +95,7 @@ class Desk:
         period: float,
         worker: Worker,
         reply: Reply,
+        timed: bool = False,
         options: dict[str, Any] | None = None,
     ) -> None:
         self.robot, self.seat, self.epoch = robot, seat, 0
@@ -89,18 +103,22 @@ class Desk:
         self._simulated = settings.clock == "step"
         self.breakers = Breakers(default_limits(seat.schema, seat.actions, period), robot=robot)
         self.policy = Watched(seat)
-        self.controller = Controller(
-            self.policy,
-            period,
-            settings.deadline,
-            breakers=self.breakers,
-            clock=StepClock(period) if self._simulated else None,
-            max_age=None if self._simulated else settings.max_age,
-            resample=settings.resample,
+        given: dict[str, Any] = {
+            "breakers": self.breakers,
+            "clock": StepClock(period) if self._simulated else None,
+            "max_age": None if self._simulated else settings.max_age,
+            "resample": settings.resample,
             **(options or {}),
-        )
+        }
+        if timed:
+            given["prepare"] = _urgent(settings)
+        kind = TimedController if timed else Controller
+        self.controller: Controller = kind(self.policy, period, settings.deadline, **given)
         self._mail = threading.Lock()
         self._waiting: Job | None = None
+        self._calls: deque[Callable[[], None]] = deque()
+        self._turn = threading.Lock()
+        self._job: tuple[Job, int, int] | None = None  # that is under way, since when, skipped
         self._skipped = 0
         self._stepped = (0, -1)  # session and sequence
 
@@ -108,35 +126,90 @@ class Desk:
         """Put an observation in; returns the one it replaces. Any thread, never waits."""
         with self._mail:
             replaced, self._waiting = self._waiting, job
-            if replaced is not None:
-                self._skipped += 1
-                return replaced
-        self._worker.put(self._step)
-        return None
+            self._skipped += replaced is not None
+        self._advance()
+        return replaced
 
-    def _step(self) -> None:
+    def call(self, do: Callable[[], T]) -> Future[T]:
+        """``do()`` in the worker's thread, between two steps."""
+        future, run = promised(do)
+        if self._worker.closed or not self._worker.alive:
+            future.set_exception(
+                UsageError(f"the service is stopping, or thread {self._worker.name} has ended")
+            )
+        else:
+            self._calls.append(run)
+            self._advance()
+        return future
+
+    def _advance(self) -> None:
+        """Begin with what waits, unless something is under way. Any thread; does not wait."""
+        while self._calls or self._waiting is not None:
+            if not self._turn.acquire(False):
+                return  # whoever has it comes here when he is through
+            if self._calls:
+                self._worker.put(self._run_calls)
+                return
+            if self._begin():
+                return
+            self._turn.release()
+
+    def _run_calls(self) -> None:
+        while self._calls:
+            self._calls.popleft()()
+        self._turn.release()
+        self._advance()
+
+    def _begin(self) -> bool:
+        """Begin the step of the observation that waits; False if there is none to step."""
         with self._mail:
             job, self._waiting = self._waiting, None
             skipped, self._skipped = self._skipped, 0
         if job is None:
-            return
+            return False
         seen = job.observed
         if seen.epoch != self.epoch:
             self._reply(job, Refusal("discarded", "a reset came before its step", seen.sequence))
-            return
-        began = time.perf_counter_ns()
+            return False
+        self._job = (job, time.perf_counter_ns(), skipped)
         self.seat.enter()
-        try:
-            captured = None if self._simulated else job.captured_ns
-            action = self.controller.act(seen.state, captured)
-        finally:
-            self.seat.leave()
-        took = time.perf_counter_ns() - began
-        self._stepped = (seen.session, seen.sequence)
-        self._reply(job, self._answer(job, action, took, began - job.arrived_ns, skipped))
+        captured = None if self._simulated else job.captured_ns
+        if isinstance(self.controller, TimedController):
+            rest = self.controller.start(seen.state, captured, self._decided)
+        else:
+            rest = partial(self._act, seen.state, captured)
+        if rest is not None:
+            self._worker.put(rest)
+        return True
 
-    def _answer(self, job: Job, action: Any, took: int, queued: int, skipped: int) -> Acted:
-        seen, last = job.observed, self.controller.last
+    def _act(self, state: Any, captured_ns: int | None) -> None:
+        try:
+            action = self.controller.act(state, captured_ns)
+        except BaseException:  # something asks this thread to end: what waits is done before
+            self._worker.closed = True
+            self.seat.leave()
+            while self._calls:
+                self._calls.popleft()()
+            self._turn.release()
+            raise
+        self._decided(action, self.controller.last)
+
+    def _decided(self, action: NDArray[np.float32], outcome: Outcome | None) -> None:
+        """The step is over. In the thread that decided it."""
+        self.seat.leave()
+        assert self._job is not None  # set by `_begin`
+        job, began, skipped = self._job
+        took = time.perf_counter_ns() - began
+        self._stepped = (job.observed.session, job.observed.sequence)
+        timing = (skipped, began - job.arrived_ns, took)
+        self._reply(job, self._answer(job, action, outcome, timing))
+        self._turn.release()
+        self._advance()
+
+    def _answer(
+        self, job: Job, action: Any, last: Outcome | None, timing: tuple[int, int, int]
+    ) -> Acted:
+        seen, (skipped, queued, took) = job.observed, timing
         common = (seen.robot, seen.session, seen.epoch, seen.sequence)
         if last is None:  # the controller's own accounting failed; the action is the fallback's
             return Acted(
@@ -149,10 +222,6 @@ class Desk:
             *(tuple(sorted(map(int, last.tripped))), last.late, skipped, seen.captured_ns),
             *(queued, last.policy_ns, took),
         )
-
-    def call(self, do: Callable[[], Any]) -> Future[Any]:
-        """``do()`` in the desk's thread, between two steps."""
-        return self._worker.call(do)
 
     def reset(self, measured: Sequence[float] | None) -> None:
         """A new episode; in the desk's thread. `SafetyError` for a measured value that is none."""
@@ -196,3 +265,8 @@ class Desk:
         """No action leaves this desk any more; in its thread."""
         self.controller.close()
         self.seat.reset()
+
+
+def _urgent(settings: ServeSettings) -> Callable[[], object]:
+    """Where the alarm runs: on any processor, before the policy, which may keep its own busy."""
+    return partial(place, None, min(settings.priority + 1, 99) if settings.priority else 0)

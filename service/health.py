@@ -30,6 +30,11 @@ def dying(host: Host) -> list[str]:
     """Why only a new process would help; empty if none is needed."""
     limit = host.settings.stuck_after
     found = [
+        f"thread {worker.name} has ended"
+        for worker in dict.fromkeys(host.crew.threads)
+        if not worker.alive and not host.draining
+    ]
+    found += [
         f"the policy of robot {name} has been at one step for {seconds:.0f} s"
         for name, place in sorted(host.registry.places.items())
         if (seconds := place.desk.policy.running()) > limit
@@ -41,6 +46,14 @@ def dying(host: Host) -> list[str]:
     # A device that failed fails every later step too: the driver's errors stay.
     found += [why for why, error in _failed(host) if isinstance(error, DeviceError)]
     return found
+
+
+def routing(host: Host) -> list[str]:
+    """Why no connection may be sent here; empty if it may. A latch is no reason: it would send its
+    robot to where nobody knows of it."""
+    found = [] if host.warm else ["the model is warming up"]
+    found += ["the service is stopping"] if host.draining else []
+    return found + dying(host)
 
 
 def reasons(host: Host) -> list[str]:

@@ -188,7 +188,7 @@ class Registry:
             reply = self.handover.guarded(lease, reply, partial(self._lost, lease))
         desk = Desk(
             *(robot, self._crew.seats[seat], self._settings, self._crew.period),
-            *(self._crew.workers[seat], reply),
+            *(self._crew.workers[seat], reply, self._crew.timed),
             options=self._options,
         )
         new = Session(robot, time.monotonic(), 0 if kept is None else kept.epoch + 1)

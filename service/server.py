@@ -20,8 +20,10 @@ from wmrt.core.errors import UsageError, WmrtError
 from wmrt.service.app import make_app
 from wmrt.service.audit import Audit
 from wmrt.service.crew import Crew
+from wmrt.service.direct import DirectWebSocket
 from wmrt.service.host import Host
 from wmrt.service.logs import redactor
+from wmrt.service.notify import Herald, Notifier
 from wmrt.service.settings import ServeSettings
 from wmrt.service.telemetry import Telemetry
 
@@ -36,8 +38,8 @@ class Server(uvicorn.Server):
         options, telemetry: see `Host`. dropped: log records that were lost.
 
     Attributes:
-        host: the robots. gate: the application. stopped_by: the signal that ended it, if one did.
-        failure: why it ended by itself.
+        host: the robots. gate: the application. herald: tells systemd.
+        stopped_by: the signal that ended it, if one did. failure: why it ended by itself.
     """
 
     def __init__(
@@ -48,8 +50,10 @@ class Server(uvicorn.Server):
         dropped: Callable[[], int] = lambda: 0,
         telemetry: Telemetry | None = None,
     ) -> None:
+        notifier = Notifier(os.environ)
         audit = Audit(settings.audit, redactor(settings))
         self.host = Host(crew, settings, audit, options, telemetry)
+        self.herald = Herald(self.host, notifier)
         self.stopped_by: int | None = None
         self.failure: BaseException | None = None
         self.gate = make_app(self.host, self._failed, dropped)
@@ -64,7 +68,13 @@ class Server(uvicorn.Server):
             self.force_exit = True
         self.stopped_by, self.should_exit = sig, True
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if not self.should_exit:
+            self.herald.start()
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.herald.stop()
         if not self.force_exit:
             await self.host.drain()
         await super().shutdown(sockets)
@@ -83,7 +93,7 @@ def _configuration(app: Any, settings: ServeSettings) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
         http="h11",
-        ws="websockets-sansio",
+        ws=DirectWebSocket if settings.websocket == "direct" else "websockets-sansio",
         ws_max_size=settings.max_body,
         ws_per_message_deflate=False,  # 200 bytes are not worth the time
         ws_ping_interval=settings.ping,

@@ -47,6 +47,11 @@ class ServeSettings(BaseSettings):
         ping: seconds between two questions whether a client is still there; it has as long again.
         cpu: processor of the inference thread, -1 for any. priority: its SCHED_FIFO priority, 0
             for none.
+        websocket: ``direct`` takes binary messages in the event loop's own callback; ``asgi``, what
+            it is compared with, takes each through a queue and a task.
+        deadline_by: ``timer`` decides a step in the policy's thread, or in that of an alarm;
+            ``thread``, what it is compared with, in a third one that waits for both. Models that
+            share no read of the weights are stepped one after the other, which takes ``thread``.
         drain: seconds that steps in work get when the service stops.
         audit: file that gets a JSON line for everything that concerns access and breakers.
         tls_cert, tls_key: PEM files.
@@ -90,6 +95,8 @@ class ServeSettings(BaseSettings):
     ping: float = Field(20.0, gt=0, allow_inf_nan=False)
     cpu: int | None = Field(None, ge=-1)
     priority: int = Field(0, ge=0, le=99)
+    deadline_by: Literal["timer", "thread"] = "timer"
+    websocket: Literal["direct", "asgi"] = "direct"
     drain: float = Field(5.0, ge=0, allow_inf_nan=False)
     audit: Path | None = None
     tls_cert: Path | None = None

@@ -17,6 +17,7 @@ from structlog.contextvars import bind_contextvars
 
 from wmrt.core.wire import Acted, WireError, acted_json, pack_acted, read_text, refused_json
 from wmrt.service.buckets import Buckets
+from wmrt.service.direct import EXTENSION, DirectWebSocket
 from wmrt.service.host import Host
 from wmrt.service.messages import (
     ObservationMessage,
@@ -57,7 +58,9 @@ class Stream:
         await send({"type": "websocket.accept"})
         # A bucket for each connection: robots behind one address must not slow each other down.
         own = f"{scope['state']['client']} {next(self._number)}"
-        link = Link(self._host, self._reader, receive, send, partial(self._buckets.take, own))
+        direct = scope.get("extensions", {}).get(EXTENSION)
+        allowed = partial(self._buckets.take, own)
+        link = Link(self._host, self._reader, receive, send, allowed, direct)
         link.routed = routed_by(self._host.settings, scope)
         await link.run()
 
@@ -68,20 +71,30 @@ class Link:
     Answers wait in a place for one: a client that reads slowly gets the newest. Texts wait in a
     line of `TEXTS`.
 
+    Args:
+        direct: the short way for binary messages, where the server has one.
+
     Attributes:
         routed: the robot by whose name it came to this process, where that is asked for.
     """
 
     def __init__(
-        self, host: Host, reader: Reader, receive: Receive, send: Send, allowed: Any
+        self,
+        host: Host,
+        reader: Reader,
+        receive: Receive,
+        send: Send,
+        allowed: Any,
+        direct: DirectWebSocket | None = None,
     ) -> None:
         self._host, self._reader, self._allowed = host, reader, allowed
-        self._receive, self._send = receive, send
+        self._receive, self._send, self._direct = receive, send, direct
         self._session: Session | None = None
         self.routed: str | None = None
         self._answer: bytes | str | None = None
         self._texts: deque[str] = deque(maxlen=TEXTS)
         self._wake = asyncio.Event()
+        self._sending = False
         self._closing: tuple[int, str] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -91,6 +104,8 @@ class Link:
         writer = asyncio.create_task(self._write())
         try:
             await self._open()
+            if self._direct is not None:
+                self._direct.take = self._take_now
             while self._closing is None:
                 message = await self._receive()
                 if message["type"] != "websocket.receive":
@@ -100,6 +115,8 @@ class Link:
         except Refusal as refusal:
             self.expel(refusal)
         finally:
+            if self._direct is not None:
+                self._direct.take = None
             if self._session is not None:
                 self._session.leave(self, time.monotonic(), released)
             if self._closing is not None:  # what is to be said is said before it closes
@@ -113,6 +130,8 @@ class Link:
         """Tell the client why, and close."""
         self._refuse(refusal)
         self._closing = (CODES + refusal.status, refusal.name)
+        if self._direct is not None:
+            self._direct.take = None  # what comes now ends the connection
         self._wake.set()
 
     async def _open(self) -> None:
@@ -144,20 +163,35 @@ class Link:
 
     async def _take(self, message: Any) -> None:
         """One message of an open connection; what is wrong with it is answered."""
-        if not self._allowed():
-            self._refuse(too_fast(self._host.settings.rate))
-            await asyncio.sleep(1.0 / self._host.settings.rate)  # and the client's sends wait
-            return
-        try:
-            data = message.get("bytes")
-            if data is None:
+        data = message.get("bytes")
+        if data is not None:
+            wait = self._take_now(data)
+        elif self._allowed():
+            wait = 0.0
+            try:
                 self._take_text(message.get("text"))
-                return
+            except Refusal as refusal:
+                self._refuse(refusal)
+        else:
+            wait = self._too_fast()
+        if wait:
+            await asyncio.sleep(wait)  # and the client's sends wait
+
+    def _take_now(self, data: bytes) -> float:
+        """A binary message; seconds until the next one may come."""
+        if not self._allowed():
+            return self._too_fast()
+        try:
             seen = self._reader.binary(data)
             self._own(seen.robot, seen.sequence)
             self._host.submit(seen, self._done_binary)
         except Refusal as refusal:
             self._refuse(refusal)
+        return 0.0
+
+    def _too_fast(self) -> float:
+        self._refuse(too_fast(self._host.settings.rate))
+        return 1.0 / self._host.settings.rate
 
     def _take_text(self, text: str | None) -> None:
         data = self._json(text)
@@ -196,8 +230,11 @@ class Link:
     def _done_binary(self, answer: Acted | Refusal) -> None:
         if isinstance(answer, Refusal):
             self._refuse(answer)
-        else:
-            self._answer = pack_acted(answer)
+            return
+        data = pack_acted(answer)
+        free = not (self._sending or self._texts or self._answer is not None)
+        if not (free and self._direct is not None and self._direct.send_now(data)):
+            self._answer = data
             self._wake.set()
 
     def _done_text(self, answer: Acted | Refusal) -> None:
@@ -220,8 +257,10 @@ class Link:
         send = self._send
         try:
             while True:
+                self._sending = False
                 await self._wake.wait()
                 self._wake.clear()
+                self._sending = True
                 while self._texts:
                     await send({"type": "websocket.send", "text": self._texts.popleft()})
                 answer, self._answer = self._answer, None

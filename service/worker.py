@@ -24,7 +24,7 @@ class Worker:
         run: what the thread does instead of waiting for `put`.
 
     Attributes:
-        placed: what it got of them, once it runs.
+        placed: what it got of them, once it runs. closed: nothing that is put in now is done.
     """
 
     def __init__(
@@ -37,12 +37,21 @@ class Worker:
         self._queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._place = (cpu, priority)
         self._body = self._serve if run is None else run
-        self._closed = False
+        self.closed = False
         self.placed: dict[str, Any] = {}
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
         self._ready.wait()
+
+    @property
+    def name(self) -> str:
+        return self._thread.name
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs; it ends after `close`, or by what is no `Exception`."""
+        return self._thread.is_alive()
 
     def put(self, do: Callable[[], object]) -> None:
         """``do`` later, in this thread. It must not raise: nobody would hear of it but the log."""
@@ -50,23 +59,18 @@ class Worker:
 
     def call(self, do: Callable[[], T]) -> Future[T]:
         """``do`` later, in this thread, and what it returns or raises."""
-        future: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(do())
-            except BaseException as error:
-                future.set_exception(error)
-
-        if self._closed:
-            future.set_exception(UsageError("the service is stopping"))
+        future, run = promised(do)
+        if self.closed or not self.alive:  # nobody would ever do it
+            future.set_exception(
+                UsageError(f"the service is stopping, or thread {self.name} has ended")
+            )
         else:
             self._queue.put(run)
         return future
 
     def close(self, seconds: float = 5.0) -> bool:
         """End after what is queued; False if it still runs after ``seconds``."""
-        self._closed = True
+        self.closed = True
         self._queue.put(None)
         self._thread.join(seconds)
         return not self._thread.is_alive()
@@ -83,3 +87,18 @@ class Worker:
                 do()
             except Exception:  # a fault of ours must not end the thread that steps the robots
                 log.exception("a worker's task failed", worker=self._thread.name)
+
+
+def promised(do: Callable[[], T]) -> tuple[Future[T], Callable[[], None]]:
+    """What ``do`` will return or raise, and what is to be called for it."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        if not future.set_running_or_notify_cancel():
+            return  # nobody waits for it any more
+        try:
+            future.set_result(do())
+        except BaseException as error:
+            future.set_exception(error)
+
+    return future, run

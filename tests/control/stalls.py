@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.control.support import Bench, FakePolicy, answer
+from wmrt.control.alarm import Alarm
 from wmrt.control.worker import Worker
 
 PATIENCE = 30.0  # seconds after which a test has failed
@@ -74,7 +75,14 @@ def stalled(monkeypatch: pytest.MonkeyPatch) -> Stalling:
                 return bool(worker._told.acquire(False))
         return True
 
+    def look(alarm: Any, seconds: float) -> bool:
+        while not alarm._wake.acquire(True, 0.0005):
+            if policy.hung.is_set() and alarm._armed is not None:
+                return bool(alarm._wake.acquire(False))
+        return True
+
     monkeypatch.setattr(Worker, "wait", wait)
+    monkeypatch.setattr(Alarm, "_wait", look)
     return policy
 
 

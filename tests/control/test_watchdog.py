@@ -19,9 +19,9 @@ from tests.control.faults import Hostile, Weather
 from tests.control.stalls import Stalling, bench, idle, stalled, until
 from tests.control.support import STATE, UNFIT, Bench, FakePolicy, answer, constant
 from tests.safety.support import PERIOD
-from wmrt.control import Channel, Controller, StepClock
+from wmrt.control import Channel, Controller, StepClock, TimedController
 from wmrt.control.consult import Consultant
-from wmrt.control.watchdog import Watchdog
+from wmrt.control.watchdog import Timed, Watchdog
 from wmrt.core.clock import ManualClock
 from wmrt.core.errors import SafetyError
 from wmrt.safety import State
@@ -29,6 +29,15 @@ from wmrt.safety import State
 __all__ = ["stalled"]
 #: Row n is what is planned for n steps later.
 CHUNK = np.arange(1, 9, dtype=np.float32)[:, None] * np.float32([0.05, 0.0])
+
+
+@pytest.fixture(params=["thread", "timer"], autouse=True)
+def mechanism(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every test here is run with both: who decides a step differs, and nothing else."""
+    if request.param == "timer":
+        for module in ("tests.control.support", __name__):
+            monkeypatch.setattr(f"{module}.Controller", TimedController)
+    return str(request.param)
 
 
 def seen(n: float) -> dict[str, Any]:
@@ -56,16 +65,21 @@ class Rows:
         return [row for row in self.all if isinstance(row[0], str)]
 
 
-def test_it_is_on_where_a_deadline_is_to_be_kept_in_real_time() -> None:
-    def kind(**options: Any) -> type:
-        return type(Controller(constant(0, 0), PERIOD, **options)._consultant)
+def test_it_is_on_where_a_deadline_is_to_be_kept_in_real_time(mechanism: str) -> None:
+    def on(**options: Any) -> bool:
+        asked: Any = Controller(constant(0, 0), PERIOD, **options)._consultant
+        if mechanism == "thread":
+            assert type(asked) in (Watchdog, Consultant)
+            return type(asked) is Watchdog
+        assert type(asked) is Timed
+        return asked.alarm is not None
 
-    assert kind() is Watchdog
-    assert kind(clock=StepClock(PERIOD)) is kind(clock=ManualClock()) is Consultant
-    assert kind(deadline=math.inf) is kind(watchdog=False) is Consultant
-    assert kind(watchdog=True, clock=StepClock(PERIOD)) is Watchdog
+    assert on()
+    assert not on(clock=StepClock(PERIOD)) and not on(clock=ManualClock())
+    assert not on(deadline=math.inf) and not on(watchdog=False)
+    assert on(watchdog=True, clock=StepClock(PERIOD))
     with pytest.raises(SafetyError, match="watchdog=True needs a deadline"):
-        kind(watchdog=True, deadline=math.inf)
+        on(watchdog=True, deadline=math.inf)
 
 
 def test_the_same_actions_as_without(seed: int) -> None:

@@ -14,7 +14,7 @@ MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 40  # docstring not counted
 PICKLES = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 PERSONAL_PATH = re.compile(r"(?<![\w.])/(?:home|Users|root|work)/\w|[A-Z]:\\Users")
-DIRECTORY_LISTING = ("wmrt", *LINKED, "tests", "tools", ".ci")
+DIRECTORY_LISTING = ("wmrt", *LINKED, "tests", "tools", "deploy", ".ci")
 
 
 def relative(path: Path) -> str:

@@ -127,6 +127,7 @@ def test_an_operator_resets_and_nobody_else(http: httpx.Client, running: Running
     answer = http.post("/v1/act", json=observation(own, 1)).json()
     assert answer["breakers"] == "latched" and answer["source"] == "fallback"
     assert http.get("/readyz").status_code == 503
+    assert http.get("/readyz?for=routing").status_code == 200  # the latch is here, nowhere else
     person = {"robot": "r1", "operator": "A. Person"}
     for action in ("release", "reset", "engage"):
         refused = http.post(f"/v1/breakers/{action}", json=person)

@@ -136,6 +136,7 @@ def test_it_is_alive_and_not_ready_while_it_warms_up(tmp_path: Path) -> None:
             until(lambda: server.started)
             assert http_status(tmp_path / "s", "/healthz") == 200
             assert http_status(tmp_path / "s", "/readyz") == 503
+            assert http_status(tmp_path / "s", "/readyz?for=routing") == 503
             go.set()
             until(lambda: http_status(tmp_path / "s", "/readyz") == 200)
         finally:

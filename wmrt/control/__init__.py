@@ -16,6 +16,7 @@ from wmrt.control.monitor import Monitor
 from wmrt.control.predict import PredictPolicy
 from wmrt.control.protocol import Outcome, Policy, Recorder, StepInputs
 from wmrt.control.standard import standard_channels
+from wmrt.control.timed import TimedController
 
 if TYPE_CHECKING:
     from wmrt.control.gym_wrapper import ControlledEnv
@@ -35,6 +36,7 @@ __all__ = [
     "Recorder",
     "StepClock",
     "StepInputs",
+    "TimedController",
     "default_limits",
     "drive",
     "load_limits",

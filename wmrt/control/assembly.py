@@ -12,7 +12,6 @@ from wmrt.control.monitor import Foresight
 from wmrt.control.plan import Plan
 from wmrt.control.protocol import Policy
 from wmrt.control.rate import Resampler, steps_per_question
-from wmrt.control.watchdog import Watchdog
 from wmrt.safety import Breakers
 
 
@@ -23,7 +22,7 @@ def assemble(
     deadline_ns: float,
     timer: Callable[[], int],
     *,
-    watched: bool,
+    kind: type[Consultant],
     resample: Any,
     max_chunk_age: int,
     foresight: Foresight | None,
@@ -38,6 +37,5 @@ def assemble(
     plan = Plan(settings.count("max_chunk_age", max_chunk_age, 0), limits.period_ns, every)
     predicted = tuple(bound.name for bound in limits.state)
     panel = Panel(model, channels, predicted, plan.rows, timer, foresight)
-    kind = Watchdog if watched else Consultant
     consultant = kind(panel, breakers, plan, deadline_ns, timer)
     return (Resampler(consultant, breakers, every) if every > 1 else consultant), plan

@@ -25,12 +25,15 @@ class Question(NamedTuple):
         state: what they see, read only: each gets a copy.
         previous: the action actually sent last.
         until: reading of the timer from which the reply is late.
+        settle: gets the reply where it was made, and says whether it came in time to be used; None
+            where somebody waits for it.
     """
 
     step: int
     state: Mapping[str, Any]
     previous: tuple[float, ...]
     until: float = math.inf
+    settle: Callable[[Any], bool] | None = None
 
 
 class Reply(NamedTuple):
@@ -117,7 +120,7 @@ class Panel:
 
     def reply(self, question: Question) -> Reply:
         """Ask all of them; raises nothing on their account."""
-        step, state, previous, until = question
+        step, state, previous, until, _ = question
         foresight = self.foresight
         expected = None if foresight is None else foresight.expect(step, previous)
         answer = ask(self.policy, state, previous, self._predicted, self._rows, self._timer)
@@ -163,6 +166,19 @@ class Consultant:
         until = started + self._deadline_ns
         reply = self._panel.reply(Question(breakers.step, state, breakers.reference, until))
         return self._judge(reply, self._timer() - started)
+
+    @property
+    def inner(self) -> Consultant:
+        """The one that asks, if this one stands before another."""
+        return self
+
+    def between(self) -> Consulted | None:
+        """What to do in a step in which nobody is asked; None: ask."""
+        return None
+
+    def taken(self, consulted: Consulted) -> Consulted:
+        """What to make of an answer."""
+        return consulted
 
     def drop(self) -> None:
         """What was answered so far is void: another task, another beginning."""

@@ -6,28 +6,31 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wmrt.control import settings
-from wmrt.control.account import Account, Given
+from wmrt.control.account import Account
 from wmrt.control.assembly import assemble
 from wmrt.control.channels import Channel, Channels
-from wmrt.control.consult import NOT_ASKED, Consulted
+from wmrt.control.consult import NOT_ASKED, Consultant
 from wmrt.control.defaults import breakers_for
 from wmrt.control.falling_back import Asked, Fallback
 from wmrt.control.intake import Intake
 from wmrt.control.monitor import Monitor, attached
 from wmrt.control.planning.protocol import Planning, planned
-from wmrt.control.protocol import Outcome, Policy, Recorder
+from wmrt.control.protocol import Policy, Recorder
+from wmrt.control.stepping import Stepping
+from wmrt.control.watchdog import Watchdog
 from wmrt.core.clock import Clock, SystemClock
 from wmrt.core.errors import STOPPING, SafetyError
-from wmrt.safety import Breakers, Decision, Level, State
+from wmrt.safety import Breakers
 
 
-class Controller:
+class Controller(Stepping):
     """Puts a policy into a control loop, behind breakers.
 
     `act` never raises, whatever the observation, the policy, a channel, the fallback or the
@@ -70,14 +73,6 @@ class Controller:
         UnsupportedError: a planner that does not fit the deadline.
     """
 
-    last: Outcome | None = None
-    _closed = False
-    # Of the step that runs: readings of clock and timer, who was asked, where the stop latched.
-    _now_ns = _started = 0
-    _consulted: Consulted = NOT_ASKED
-    _estop = _failure = ""
-    _task: object = None
-
     def __init__(
         self,
         model: Policy,
@@ -110,14 +105,18 @@ class Controller:
         self._intake = Intake(model.schema, settings.nanoseconds("max_age", max_age))
         self._monitor = attached(monitor, model, period)
         self._consultant, self._plan = assemble(
-            model, self._channels, self.breakers, limit, timer, watched=watched, resample=resample,
-            max_chunk_age=max_chunk_age, foresight=self._monitor.foresight,
+            model, self._channels, self.breakers, limit, timer, kind=self._kind(watched),
+            resample=resample, max_chunk_age=max_chunk_age, foresight=self._monitor.foresight,
         )  # fmt: skip
         weakref.finalize(self, self._consultant.close)
         self._instruction = getattr(model.schema, "instruction", None)
-        self._lock, self._sent = threading.RLock(), self.breakers.reference
+        self._lock: AbstractContextManager[Any] = threading.RLock()
+        self._sent = self.breakers.reference
         self._account = Account(recorder, self._channels, timer)
         self._account.attach(self)
+
+    def _kind(self, watched: bool) -> type[Consultant]:
+        return Watchdog if watched else Consultant
 
     def act(
         self, obs: Any, captured_ns: int | Mapping[str, int] | None = None
@@ -134,73 +133,17 @@ class Controller:
             float32[A], normalised; ``last`` says how it came about.
         """
         with self._lock:
-            self.last = None
-            self._consulted, self._estop, self._failure = NOT_ASKED, "", ""
-            self._fallback.answer = None
-            self._now_ns = self._started = 0
             try:
-                self._started = self._timer()
-                self._now_ns = self.clock.now_ns()
-                decision = self._decide(obs, captured_ns)
+                state = self._open(obs, captured_ns)
+                consulted = NOT_ASKED
+                if state is not None:
+                    consulted = self._consultant.ask(state, self._started)
+                decision = self._decide(consulted)
             except STOPPING:
                 raise
             except BaseException as error:  # none is known; this is the last line
                 decision = self._failed(error)
-            given = Given(
-                obs, captured_ns, self._now_ns, self._started,
-                self._estop, self._fallback.answer, self._failure,
-            )  # fmt: skip
-            self._account.step(self.breakers.step, decision, given, self._consulted)
-            self.last = self._account.last
-            self._sent = decision.action
-            return np.array(decision.action, np.float32)
-
-    def _decide(self, obs: Any, captured_ns: Any) -> Decision:
-        breakers, plan, stops = self.breakers, self._plan, self.breakers.stops
-        breakers.begin(self._now_ns)
-        begun = breakers.stops
-        plan.tick(self._now_ns)
-        seen = self._intake.read(obs, self._now_ns, captured_ns)
-        if seen.state is not None and self._instruction is not None:
-            self._follow(seen.state.get(self._instruction))
-        consulted = NOT_ASKED
-        if breakers.admit(seen.faults, seen.notes) and seen.state is not None and not self._closed:
-            consulted = self._consulted = self._consultant.ask(seen.state, self._started)
-            self._monitor.judge(breakers, seen.state, consulted.expected)
-        fallback = self._fallback.goal(self._monitor.trusted(seen.state), breakers.reference)
-        decision = breakers.decide(consulted.proposal, fallback, consulted.votes)
-        if breakers.stops != stops:
-            self._estop = "begin" if begun != stops else "decide"
-        trusted = Level.RANGE not in decision.tripped
-        if consulted.answered and not consulted.late:
-            plan.store(consulted.chunk if trusted else ())
-        if not trusted:
-            self._consultant.distrust()
-        return decision
-
-    def _follow(self, text: Any) -> None:
-        """Another instruction voids what was planned; so does one that cannot be compared."""
-        task = text if text is None or type(text) is str else object()
-        if task != self._task:
-            self._task = task
-            self._void()
-
-    def _void(self) -> None:
-        """Nothing that was planned or answered so far is sent any more."""
-        self._plan.clear()
-        self._consultant.drop()
-
-    def _failed(self, error: BaseException) -> Decision:
-        """This code, the clock or the timer failed: latch and hold the last action."""
-        self._failure = type(error).__name__
-        try:
-            return self.breakers.emergency(error)
-        except Exception:  # breakers of the user's own that fail as well
-            state = State.LATCHED
-            return Decision(self._sent, "fallback", state, state, frozenset())
-
-    def _tell(self, name: str, **arguments: Any) -> None:
-        self._account.command(name, self._now_ns, **arguments)
+            return self._settle(decision)
 
     def reset(self, measured: Sequence[float] | None = None) -> None:
         """Start an episode: forget the past, start from ``measured`` (normalised), else neutral.

@@ -85,16 +85,29 @@ class Resampler(Consultant):
         self._left = self._step = 0
 
     def ask(self, state: Mapping[str, Any], started: int) -> Consulted:
-        step = self._breakers.step
-        if self._left and step == self._step + 1:
-            consulted = Consulted(self._part(self._target))
-        else:
-            consulted = self._inner.ask(state, started)
-            self._target, self._left = consulted.proposal, self._every
-            consulted = consulted._replace(proposal=self._begin(consulted.proposal))
-        self._left -= 1
-        self._step = step
+        between = self.between()
+        return self.taken(self._inner.ask(state, started)) if between is None else between
+
+    @property
+    def inner(self) -> Consultant:
+        return self._inner
+
+    def between(self) -> Consulted | None:
+        if not self._left or self._breakers.step != self._step + 1:
+            return None
+        consulted = Consulted(self._part(self._target))
+        self._count()
         return consulted
+
+    def taken(self, consulted: Consulted) -> Consulted:
+        self._target, self._left = consulted.proposal, self._every
+        consulted = consulted._replace(proposal=self._begin(consulted.proposal))
+        self._count()
+        return consulted
+
+    def _count(self) -> None:
+        self._left -= 1
+        self._step = self._breakers.step
 
     def _begin(self, target: Proposal | None) -> Proposal | None:
         """The first part. What is no action within bounds goes to the breakers as it is."""

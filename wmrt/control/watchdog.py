@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from wmrt.control.alarm import Alarm
 from wmrt.control.asking import Answer
 from wmrt.control.consult import Consultant, Consulted, Late, Panel, Question, Reply
 from wmrt.control.plan import Plan
@@ -52,13 +53,17 @@ class Watchdog(Consultant):
         question = Question(breakers.step, _own(state), breakers.reference, until)
         replaced = worker.ask(question)
         reply, finished = self._wait(question, started)
+        return self._found(reply, finished, replaced, self._timer() - started)
+
+    def _found(
+        self, reply: Reply | None, finished: list[Late], replaced: Question | None, took: int
+    ) -> Consulted:
+        """The step's question has ended so after ``took`` nanoseconds of the step."""
+        breakers = self._breakers
         stopped, self._interrupted = self._interrupted, False
-        for late in finished:
-            if late.fault is not None:
-                breakers.report(
-                    Cause.NOTE, late.fault._replace(kind=f"late {late.fault.kind}"[:80])
-                )
-        took = self._timer() - started
+        for one in finished:
+            if one.fault is not None:
+                breakers.report(Cause.NOTE, one.fault._replace(kind=f"late {one.fault.kind}"[:80]))
         if reply is not None:
             consulted = self._judge(reply, took)
         elif stopped:
@@ -102,6 +107,75 @@ class Watchdog(Consultant):
 
     def close(self) -> None:
         self._worker.stop()
+
+
+class Timed(Watchdog):
+    """Asks, and does not wait.
+
+    Args:
+        panel, breakers, plan, deadline_ns, timer: see `Consultant`.
+    """
+
+    def __init__(
+        self,
+        panel: Panel,
+        breakers: Breakers,
+        plan: Plan,
+        deadline_ns: float,
+        timer: Callable[[], int],
+    ) -> None:
+        super().__init__(panel, breakers, plan, deadline_ns, timer)
+        self._worker = Worker(self._answering.reply, "wmrt-policy", _deliver)
+        self.alarm: Alarm | None = None
+
+    def put(
+        self, state: Mapping[str, Any], started: int, settle: Callable[[Any], bool]
+    ) -> Question | None:
+        """Ask; ``settle`` gets the reply, in the policy's thread. The question that is replaced."""
+        breakers = self._breakers
+        until = started + self._deadline_ns
+        return self._worker.ask(
+            Question(breakers.step, _own(state), breakers.reference, until, settle)
+        )
+
+    def found(self, reply: Reply | None, replaced: Question | None, started: int) -> Consulted:
+        """How the step's question ended: in time, or without a reply."""
+        return self._found(reply, self._arrived(), replaced, self._timer() - started)
+
+    def _arrived(self) -> list[Late]:
+        """Answers to earlier questions; raises what asks the process to stop."""
+        arrived = []
+        while (done := self._worker.take()) is not None:
+            if isinstance(done.answer, BaseException):
+                raise done.answer
+            arrived.append(_late(done.question, done.answer.answer))
+        return arrived
+
+    def rest(self) -> None:
+        """The policy's thread has its answer, and goes on with something else."""
+        self._worker.rest()
+
+    @property
+    def interrupted(self) -> bool:
+        return self._interrupted
+
+    def forget_stop(self) -> None:
+        """A step is decided: the stop has been seen."""
+        self._interrupted = False
+
+    def interrupt(self) -> None:
+        self._interrupted = True
+        if self.alarm is not None:
+            self.alarm.ring()
+
+    def close(self) -> None:
+        super().close()
+        if self.alarm is not None:
+            self.alarm.stop()
+
+
+def _deliver(question: Question, reply: Reply | BaseException) -> bool:
+    return question.settle is not None and question.settle(reply)
 
 
 class _Answering:

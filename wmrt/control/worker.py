@@ -44,10 +44,17 @@ class Worker(Generic[Q, A]):
         answer: (question, restart) -> answer, called in the thread; ``restart`` is true once after
             `restart` was called while it ran. What it raises is handed over.
         name: of the thread.
+        deliver: (question, answer) -> whether it was taken, called in the thread; an answer that
+            was not, and every one without it, waits for `take`. It must not raise.
     """
 
-    def __init__(self, answer: Callable[[Q, bool], A], name: str) -> None:
-        self._answer, self._name = answer, name
+    def __init__(
+        self,
+        answer: Callable[[Q, bool], A],
+        name: str,
+        deliver: Callable[[Q, A | BaseException], bool] | None = None,
+    ) -> None:
+        self._answer, self._name, self._deliver = answer, name, deliver
         self._thread: threading.Thread | None = None
         self._mutex = _thread.allocate_lock()  # over the four below; never held for long
         self._slot: Q | None = None
@@ -69,7 +76,7 @@ class Worker(Generic[Q, A]):
                 thread.start()
                 self._thread = thread
         if idle:
-            _release(self._wake)
+            release(self._wake)
         return replaced
 
     def wait(self, seconds: float) -> bool:
@@ -80,7 +87,7 @@ class Worker(Generic[Q, A]):
 
     def interrupt(self) -> None:
         """End `wait`, now or the next time. Any thread may call it; it waits for nothing."""
-        _release(self._told)
+        release(self._told)
 
     def take(self) -> Finished[Q, A] | None:
         """The oldest answer not taken yet."""
@@ -99,11 +106,16 @@ class Worker(Generic[Q, A]):
             self._restart = self._busy
             return self._busy
 
+    def rest(self) -> None:
+        """Called by ``deliver``: what answers is at rest, and the caller may restart it himself."""
+        with self._mutex:
+            self._busy = False
+
     def stop(self) -> None:
         """End the thread; it waits for nothing."""
         with self._mutex:
             self._stopped, self._slot = True, None
-        _release(self._wake)
+        release(self._wake)
 
     def join(self, seconds: float) -> None:
         """Wait for the thread to end, for so long."""
@@ -122,8 +134,11 @@ class Worker(Generic[Q, A]):
                     if question is None:
                         break
                     restart, self._restart = self._restart, False
-                self._finished.append(Finished(question, self._try(question, restart)))
-                _release(self._told)
+                finished = Finished(question, self._try(question, restart))
+                if self._deliver is None or not self._deliver(*finished):
+                    self._finished.append(finished)
+                    release(self._told)
+                del finished  # an idle thread holds nothing
 
     def _try(self, question: Q, restart: bool) -> A | BaseException:
         try:
@@ -132,7 +147,7 @@ class Worker(Generic[Q, A]):
             return error
 
 
-def _release(lock: _thread.LockType) -> None:
+def release(lock: _thread.LockType) -> None:
     """Set a binary semaphore, which may be set already."""
     try:
         lock.release()

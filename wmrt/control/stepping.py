@@ -1,0 +1,121 @@
+"""The parts of a control step, for whoever puts them together: in one thread, or in two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wmrt.control.account import Account, Given
+from wmrt.control.consult import NOT_ASKED, Consultant, Consulted
+from wmrt.control.falling_back import Asked
+from wmrt.control.intake import Intake
+from wmrt.control.monitor import Unwatched
+from wmrt.control.plan import Plan
+from wmrt.control.protocol import Outcome
+from wmrt.core.clock import Clock
+from wmrt.safety import Breakers, Decision, Level, State
+
+
+class Stepping:
+    """What a `Controller` is made of, and a step of it: `_open`, a question, `_decide`, `_settle`.
+
+    One step at a time; the controller sees to that.
+    """
+
+    breakers: Breakers
+    clock: Clock
+    _timer: Callable[[], int]
+    _fallback: Asked
+    _intake: Intake
+    _monitor: Unwatched
+    _consultant: Consultant
+    _plan: Plan
+    _account: Account
+    _instruction: Any
+    _sent: tuple[float, ...]
+
+    last: Outcome | None = None
+    _closed = False
+    # Of the step that runs: what was given and read of it, readings of clock and timer, who was
+    # asked, stops before it and at its beginning, where the stop latched.
+    _given: tuple[Any, Any] = (None, None)
+    _state: dict[str, Any] | None = None
+    _now_ns = _started = _stops = _begun = 0
+    _consulted: Consulted = NOT_ASKED
+    _estop = _failure = ""
+    _task: object = None
+
+    def _open(self, obs: Any, captured_ns: Any) -> Mapping[str, Any] | None:
+        """A step begins; the state that the policy is to be asked about, None if it is not."""
+        self.last, self._given = None, (obs, captured_ns)
+        self._consulted, self._estop, self._failure = NOT_ASKED, "", ""
+        self._fallback.answer = self._state = None
+        self._now_ns = self._started = 0
+        breakers = self.breakers
+        self._stops = self._begun = breakers.stops
+        self._started = self._timer()
+        self._now_ns = self.clock.now_ns()
+        breakers.begin(self._now_ns)
+        self._begun = breakers.stops
+        self._plan.tick(self._now_ns)
+        seen = self._intake.read(obs, self._now_ns, captured_ns)
+        self._state = seen.state
+        if seen.state is not None and self._instruction is not None:
+            self._follow(seen.state.get(self._instruction))
+        fit = breakers.admit(seen.faults, seen.notes)
+        return seen.state if fit and not self._closed else None
+
+    def _decide(self, consulted: Consulted) -> Decision:
+        """The step's decision, after its question, if there was one."""
+        self._consulted = consulted
+        breakers, state, stops = self.breakers, self._state, self._stops
+        if state is not None and consulted is not NOT_ASKED:
+            self._monitor.judge(breakers, state, consulted.expected)
+        fallback = self._fallback.goal(self._monitor.trusted(state), breakers.reference)
+        decision = breakers.decide(consulted.proposal, fallback, consulted.votes)
+        if breakers.stops != stops:
+            self._estop = "begin" if self._begun != stops else "decide"
+        trusted = Level.RANGE not in decision.tripped
+        if consulted.answered and not consulted.late:
+            self._plan.store(consulted.chunk if trusted else ())
+        if not trusted:
+            self._consultant.distrust()
+        return decision
+
+    def _settle(self, decision: Decision) -> NDArray[np.float32]:
+        """The step is over: count it, record it, and give its action out."""
+        given = Given(
+            *self._given, self._now_ns, self._started,
+            self._estop, self._fallback.answer, self._failure,
+        )  # fmt: skip
+        self._account.step(self.breakers.step, decision, given, self._consulted)
+        self.last = self._account.last
+        self._sent = decision.action
+        return np.array(decision.action, np.float32)
+
+    def _follow(self, text: Any) -> None:
+        """Another instruction voids what was planned; so does one that cannot be compared."""
+        task = text if text is None or type(text) is str else object()
+        if task != self._task:
+            self._task = task
+            self._void()
+
+    def _void(self) -> None:
+        """Nothing that was planned or answered so far is sent any more."""
+        self._plan.clear()
+        self._consultant.drop()
+
+    def _failed(self, error: BaseException) -> Decision:
+        """This code, the clock or the timer failed: latch and hold the last action."""
+        self._failure = type(error).__name__
+        try:
+            return self.breakers.emergency(error)
+        except Exception:  # breakers of the user's own that fail as well
+            state = State.LATCHED
+            return Decision(self._sent, "fallback", state, state, frozenset())
+
+    def _tell(self, name: str, **arguments: Any) -> None:
+        self._account.command(name, self._now_ns, **arguments)
