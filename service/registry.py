@@ -10,9 +10,10 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from wmrt.core.errors import SafetyError, WmrtError
+from wmrt.core.wire import Observed
 from wmrt.safety import State
 from wmrt.service.audit import Audit
 from wmrt.service.crew import Crew
@@ -25,6 +26,13 @@ from wmrt.service.snapshots import SnapshotStore
 from wmrt.service.telemetry import Telemetry
 
 
+class Seen(NamedTuple):
+    """An observation that was answered, and its age when its step began, ns; None if unknown."""
+
+    observed: Observed
+    age_ns: int | None
+
+
 @dataclass(eq=False)
 class Place:
     """A robot in its seat."""
@@ -34,6 +42,8 @@ class Place:
     session: Session
     meter: RobotMeter
     kept: object = None  # what of it is on disk
+    seen: Seen | None = None  # the last one
+    stop_pressed: bool = False  # the emergency stop, by way of this service
 
 
 @dataclass(frozen=True)
