@@ -179,7 +179,11 @@ class Channel:
         for event in self._protocol.events_received():
             if isinstance(event, Frame):
                 self._take(event)
-        self._flush(end)
+        try:
+            self._flush(end)
+        except Lost:  # what it said before it went away is heard all the same
+            if not self._messages:
+                raise
         if not data or self._protocol.close_rcvd is not None:
             if not self._messages:
                 raise self._lost("the other side closed it")
