@@ -56,8 +56,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 # Kernels for other processors: an Arm compiler and emulator, an emulation of AVX-512. A second
-# compiler for the C, and a browser for the report of `wmrt drive`. For deploy/: the proxy, its
-# certificates, and what reads systemd's units.
+# compiler for the C. A browser for the report of `wmrt drive` and the service's live page, with what
+# drives it (45 MB in .venv, if that is there). For deploy/: the proxy, its certificates, and what
+# reads systemd's units.
 SYSTEM := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user libsimde-dev gcc clang chromium \
   haproxy openssl systemd
 
@@ -65,6 +66,7 @@ setup-system:
 	@command -v apt-get >/dev/null || { echo "no apt-get here: install what these Debian packages hold: $(SYSTEM)" >&2; exit 2; }
 	apt-get update -q
 	DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $(SYSTEM)
+	test ! -x $(BIN)/python || $(BIN)/python -m pip install -q -c constraints.txt playwright
 
 drive: setup
 	$(BIN)/wmrt drive $(DRIVE_ARGS)

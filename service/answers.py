@@ -127,8 +127,8 @@ class Robot(BaseModel):
 
     model_config = _example(
         epoch=0, sequence=9, connected=True, observations={"taken": 10, "answered": 10},
-        step=10, breakers="latched", engaged=False, sources={"policy": 9, "fallback": 1},
-        deadline_misses=0, trips={"validity": 1},
+        step=10, breakers="latched", engaged=False, stop_pressed=True,
+        sources={"policy": 9, "fallback": 1}, deadline_misses=0, trips={"validity": 1},
     )  # fmt: skip
     epoch: int
     sequence: int
@@ -137,6 +137,7 @@ class Robot(BaseModel):
     step: int
     breakers: str
     engaged: bool
+    stop_pressed: bool
     sources: dict[str, int]
     deadline_misses: int
     trips: dict[str, int]

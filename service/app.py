@@ -11,13 +11,14 @@ from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
-from starlette.routing import WebSocketRoute
+from starlette.routing import Route, WebSocketRoute
 
 from wmrt import __version__
 from wmrt.core.wire import acted_json, refused_json
 from wmrt.service import answers, health, operations
 from wmrt.service.buckets import Buckets
 from wmrt.service.host import Host
+from wmrt.service.live import Live
 from wmrt.service.messages import (
     ObservationMessage,
     OpenMessage,
@@ -28,10 +29,12 @@ from wmrt.service.messages import (
     schema_json,
 )
 from wmrt.service.metrics import CONTENT_TYPE, Metrics
+from wmrt.service.page import assets
 from wmrt.service.refusals import Refusal
 from wmrt.service.routing import require_routed, routed_by
 from wmrt.service.security import Gate
 from wmrt.service.stream import Stream
+from wmrt.service.viewers import Viewers
 
 _DESCRIPTION = """A world model in a robot's control loop, behind safety breakers.
 
@@ -39,6 +42,9 @@ Open a session with `POST /v1/reset`, then send observations to `POST /v1/act`, 
 WebSocket `/v1/stream`: a text message of kind `open` first (`POST /v1/reset`'s body with `kind`),
 then observations, binary or as text of kind `observation`. An answer of status 409 and name
 `unknown_session` means that the robot's memory is not here: open a session anew.
+
+`GET /` is a page for people, fed by `GET /v1/live?robot=...`: server-sent events of JSON, one of
+kind `hello` and then a few of kind `frame` a second.
 """
 
 
@@ -84,6 +90,8 @@ def make_app(
     )
     app.include_router(_routes(host))
     app.router.routes.append(WebSocketRoute("/v1/stream", stream))
+    app.router.routes.append(Route("/v1/live", Viewers(host, Live(host)), methods=["GET"]))
+    app.router.routes.extend(assets.routes())
     _refusals(app, host)
     gate = Gate(app, host, buckets)
     metrics = Metrics(host, lambda: gate.connections, dropped)

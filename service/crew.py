@@ -95,14 +95,16 @@ def load_crew(settings: ServeSettings) -> Crew:
         threads=settings.threads,
     )
     crew = _seated(model, settings)
-    report = model.report()
+    run = model.report().to_json()
+    del run["layers"]  # one line a layer; the kernels' counts say as much
     crew.described.update(
         model=settings.model,
         model_sha256=model.weights_sha256,
         recipe=model.recipe.name,
         provenance_env=model.provenance.get("env"),
-        resolved=report.resolved,
-        kernels=report.kernels,
+        resolved=run["resolved"],
+        kernels=run["kernels"],
+        run=run,
     )
     return crew
 

@@ -121,6 +121,7 @@ class Desk:
         self._job: tuple[Job, int, int] | None = None  # that is under way, since when, skipped
         self._skipped = 0
         self._stepped = (0, -1)  # session and sequence
+        self._pressed = False  # the emergency stop, and no action since
 
     def post(self, job: Job) -> Job | None:
         """Put an observation in; returns the one it replaces. Any thread, never waits."""
@@ -201,6 +202,8 @@ class Desk:
         job, began, skipped = self._job
         took = time.perf_counter_ns() - began
         self._stepped = (job.observed.session, job.observed.sequence)
+        if self.breakers.state is State.LATCHED:
+            self._pressed = False
         timing = (skipped, began - job.arrived_ns, took)
         self._reply(job, self._answer(job, action, outcome, timing))
         self._turn.release()
@@ -227,13 +230,20 @@ class Desk:
         """A new episode; in the desk's thread. `SafetyError` for a measured value that is none."""
         self.controller.reset(measured)
 
+    def estop(self, pressed: bool) -> None:
+        """Press or release the emergency stop; any thread, never waits for a step."""
+        self._pressed = self._pressed or pressed
+        self.controller.estop(pressed)
+
     def remember(self, session: int) -> Memory:
-        """The robot's memory now; in the desk's thread."""
+        """The robot's memory now; in the desk's thread. A stop that is to latch with the next
+        action is a latch already: that action may be another process's."""
         breakers = self.breakers
+        state = State.LATCHED if self._pressed else breakers.state
         sequence = self._stepped[1] if self._stepped[0] == session else -1
         return Memory(
             *(self.robot, session, self.epoch, sequence, breakers.step),
-            *(breakers.reference, breakers.state.value, breakers.engaged, self.seat.snapshot()),
+            *(breakers.reference, state.value, breakers.engaged, self.seat.snapshot()),
         )
 
     def recall(self, memory: Memory) -> None:

@@ -19,7 +19,7 @@ from wmrt.service.crew import Crew
 from wmrt.service.desk import Job
 from wmrt.service.logs import log, overrun
 from wmrt.service.meter import Meter
-from wmrt.service.places import Opened
+from wmrt.service.places import Opened, Seen
 from wmrt.service.pulse import Pulse
 from wmrt.service.refusals import Refusal
 from wmrt.service.registry import Registry
@@ -135,6 +135,7 @@ class Host:
             with self.telemetry.span("open", robot=robot[:NAME_BYTES], resumes=session is not None):
                 return await self.registry.open(robot, session, measured, holder, answered)
         except Refusal as refusal:
+            refusal.robot = robot
             self.refuse(refusal)
             raise
 
@@ -171,7 +172,7 @@ class Host:
             place = self.registry.place(seen.robot)
             captured = place.session.admit(seen, time.monotonic_ns())
         except Refusal as refusal:
-            refusal.sequence = seen.sequence
+            refusal.sequence, refusal.robot = seen.sequence, seen.robot
             if place is not None:
                 place.meter.outcomes[refusal.name] += 1
             self.refuse(refusal)
@@ -207,7 +208,9 @@ class Host:
         place = self.registry.places.get(seen.robot)
         if isinstance(answer, Acted):
             self.registry.keeper.look(answer)
-            meter = None if place is None else place.meter
+            meter = None
+            if place is not None:
+                meter, place.seen = place.meter, Seen(seen, _age(job, answer))
             self.meter.acted(answer, job.arrived_ns, meter)
             if answer.late and meter is not None:
                 overrun(answer, meter)
@@ -219,6 +222,7 @@ class Host:
             place.session.counts[kind] += 1
             place.meter.outcomes[kind] += 1
         if isinstance(answer, Refusal):
+            answer.robot = seen.robot
             self.refuse(answer)
         job.done(answer)
 
@@ -279,3 +283,11 @@ def _tell(listeners: list[Callable[[T], object]], what: T) -> None:
             listener(what)
         except Exception:  # a display must not stop a robot
             log.exception("a listener failed")
+
+
+def _age(job: Job, answer: Acted) -> int | None:
+    """How old the observation was when its step began, ns; the two clocks may count differently."""
+    if job.captured_ns is None:
+        return None
+    since_arrival = time.perf_counter_ns() - job.arrived_ns
+    return time.monotonic_ns() - since_arrival - job.captured_ns + answer.queue_ns

@@ -86,6 +86,11 @@ class Keeper:
             self._latched.add(answer.robot)
             self._now.set()
 
+    def soon(self, place: Place) -> None:
+        """Keep a robot as soon as its thread allows, whatever it had before."""
+        place.kept = None
+        self._now.set()
+
     async def run(self, places: dict[str, Place]) -> None:
         """Keep all of ``places`` when it is time, until cancelled."""
         while True:

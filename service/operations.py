@@ -54,11 +54,11 @@ def info(host: Host) -> dict[str, Any]:
         if host.registry.store is None
         else {"written": host.registry.store.written, "failed": host.registry.store.failed},
         "audit_lost": host.audit.lost,
-        "robots": {name: _robot(place) for name, place in host.registry.places.items()},
+        "robots": {name: robot(place) for name, place in host.registry.places.items()},
     }
 
 
-def _robot(place: Place) -> dict[str, Any]:
+def robot(place: Place) -> dict[str, Any]:
     session, breakers = place.session, place.desk.breakers
     return {
         "epoch": session.epoch,
@@ -68,6 +68,7 @@ def _robot(place: Place) -> dict[str, Any]:
         "step": breakers.step,
         "breakers": breakers.state.value,
         "engaged": breakers.engaged,
+        "stop_pressed": place.stop_pressed,
         "sources": nonzero(place.meter.sources),
         "deadline_misses": place.meter.late,
         "trips": {LEVELS[level]: n for level, n in place.meter.trips.items() if n},
@@ -94,7 +95,7 @@ async def _breakers(place: Place) -> dict[str, Any]:
         events = desk.breakers.events.snapshot()[-EVENTS:]
         return desk.controller.stats(), [event.to_json() for event in events]
 
-    told: dict[str, Any] = {**_robot(place), "busy": False, "stats": None, "events": None}
+    told: dict[str, Any] = {**robot(place), "busy": False, "stats": None, "events": None}
     try:
         future = asyncio.wrap_future(desk.call(read))
         told["stats"], told["events"] = await asyncio.wait_for(future, PATIENCE)
@@ -121,20 +122,24 @@ async def operate(
     try:
         with host.telemetry.span("operate", action=action, robot=message.robot):
             await _operate(host, action, message, place)
-        if action not in ("estop", "release"):
-            await host.registry.keep(place)  # a process that is killed must not undo it
+        # A process that is killed must not undo it.
+        if action in ("estop", "release"):
+            host.registry.keeper.soon(place)
+        else:
+            await host.registry.keep(place)
     finally:
         host.audit.note(
             f"breakers_{action}", robot=message.robot, operator=message.operator, client=client,
             state=place.desk.breakers.state.value,
         )  # fmt: skip
-    return _robot(place)
+    return robot(place)
 
 
 async def _operate(host: Host, action: Action, message: OperatorMessage, place: Place) -> None:
     controller, name = place.desk.controller, message.operator
     if action in ("estop", "release"):  # never behind a step that runs
-        controller.estop(action == "estop")
+        place.desk.estop(action == "estop")
+        place.stop_pressed = action == "estop"
     elif action == "disengage":
         await host.registry.in_thread(place, controller.disengage)
     elif action == "engage":

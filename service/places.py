@@ -5,13 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from wmrt.core.wire import Observed
 from wmrt.safety import State
 from wmrt.service.desk import Desk, Memory
 from wmrt.service.leases import Lease
 from wmrt.service.meter import RobotMeter
 from wmrt.service.refusals import Refusal
 from wmrt.service.sessions import Session
+
+
+class Seen(NamedTuple):
+    """An observation that was answered, and its age when its step began, ns; None if unknown."""
+
+    observed: Observed
+    age_ns: int | None
 
 
 @dataclass(eq=False)
@@ -22,6 +31,8 @@ class Place:
         lease: under which the robot is this process's, where other processes may want it.
         leaving: nothing more is taken in; it goes to another process, or has gone.
         kept: what of it is on disk. keeping: one snapshot at a time.
+        seen: the last observation that was answered. stop_pressed: the emergency stop, by way of
+            this service.
     """
 
     seat: int
@@ -32,6 +43,8 @@ class Place:
     leaving: bool = False
     kept: object = None
     keeping: asyncio.Lock = field(default_factory=asyncio.Lock)
+    seen: Seen | None = None
+    stop_pressed: bool = False
 
 
 @dataclass(frozen=True)

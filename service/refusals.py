@@ -11,6 +11,7 @@ class Refusal(ServiceError):
 
     Attributes:
         status: of HTTP. counted: by a `Meter`; it may pass several hands on its way.
+        robot: whom it concerns, for whoever watches; None if that is not known.
     """
 
     def __init__(self, name: str, message: str, sequence: int | None = None) -> None:
@@ -18,6 +19,7 @@ class Refusal(ServiceError):
         self.status = REFUSALS[name]
         self.sequence = sequence
         self.counted = False
+        self.robot: str | None = None
 
     @property
     def refused(self) -> Refused:

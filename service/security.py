@@ -19,6 +19,7 @@ from structlog.contextvars import bind_contextvars
 
 from wmrt.core.wire import refused_json
 from wmrt.service.buckets import Buckets
+from wmrt.service.page.assets import PATHS
 from wmrt.service.refusals import Refusal
 from wmrt.service.settings import LOOPBACK
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 BODY_SECONDS = 10.0
 #: Paths that need no token: they tell whether, never what.
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+#: The live page's files hold no data, so these take no token either; limits are for them, too.
+FREE_PATHS = OPEN_PATHS | PATHS.keys()
 #: What the token for metrics opens.
 METRICS_PATH = "/metrics"
 _REQUEST = re.compile(rb"[A-Za-z0-9._-]{1,64}")
@@ -138,7 +141,7 @@ class Gate:
         self._check_site(headers)
         rights = self._tokens.rights(headers.get("authorization"))
         entitled = rights.metrics if scope["path"] == METRICS_PATH else rights.client
-        if not entitled and scope["path"] not in OPEN_PATHS:
+        if not entitled and scope["path"] not in FREE_PATHS:
             self._host.audit.note("unauthorized", client=client, path=str(scope["path"])[:80])
             raise Refusal("unauthorized", "send the token: Authorization: Bearer <token>")
         size = headers.get("content-length", "")

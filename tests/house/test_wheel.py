@@ -67,7 +67,9 @@ def test_every_python_file_is_in(wheel: zipfile.ZipFile, source: Path) -> None:
 
 
 def test_data_files_are_in(wheel: zipfile.ZipFile, source: Path) -> None:
-    want = {"wmrt/py.typed", *packaged(source, ".html"), *packaged(source, ".json")}
+    suffixes = (".css", ".html", ".js", ".json")
+    want = {"wmrt/py.typed"}.union(*(packaged(source, suffix) for suffix in suffixes))
+    assert "wmrt/service/page/index.html" in want
     want |= {str(path.relative_to(source)) for path in files("wmrt/checkpoints", root=source)}
     assert want <= set(wheel.namelist())
 

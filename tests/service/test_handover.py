@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -18,7 +19,8 @@ from tests.service.raw import state
 from wmrt.client import connect
 from wmrt.core.errors import UsageError
 from wmrt.core.wire import ROBOT_HEADER
-from wmrt.service import handover
+from wmrt.service import handover, operations
+from wmrt.service.messages import OperatorMessage
 from wmrt.service.seats import ModelSeat
 
 
@@ -247,6 +249,27 @@ def test_a_robot_that_cannot_be_kept_is_not_given_away(
         monkeypatch.undo()
         opened = both[1].raw().open(session=own["session"], answered=1)
         assert opened["memory"] == "restored" and opened["steps_lost"] == 0
+
+
+def test_a_stop_that_was_pressed_goes_with_the_robot(tmp_path: Path) -> None:
+    """Before any action latched it: the next one is another process's."""
+    with pair(tmp_path) as both:
+        raw = both[0].raw()
+        own = raw.open()
+        raw.acted(0)
+        asyncio.run_coroutine_threadsafe(
+            operations.operate(
+                both[0].host, "estop", OperatorMessage(robot="r1"), operator=False, client="test"
+            ),
+            both[0].host._loop,
+        ).result(10.0)
+        store = both[0].host.registry.store
+        assert store is not None
+        until(lambda: (kept := store.read("r1")) is not None and kept.breakers == "latched")
+        other = both[1].raw()
+        assert other.open(session=own["session"])["memory"] == "restored"
+        answer = other.acted(1, state=state(0.5))
+        assert (answer.source, answer.breakers) == ("fallback", "latched")
 
 
 def test_a_folder_that_cannot_be_used_is_told_and_passes(

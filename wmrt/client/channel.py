@@ -191,7 +191,7 @@ class Channel:
                 self._take(event)
         try:
             self._flush(end)
-        except Lost:  # it said its last words and closed; they are heard first
+        except Lost:  # what it said before it went away is heard all the same
             if not self._messages:
                 raise
         if not data or self._protocol.close_rcvd is not None:

@@ -1,0 +1,1 @@
+"""The live page: HTML, style and modules as they lie here, without a build step."""

@@ -1,0 +1,93 @@
+"""`GET /v1/live`: frames for the live page, as server-sent events, a few a second.
+
+A viewer that reads slowly gets fewer and later frames: the next one is made when the last one is
+sent, from bounded records, so nothing piles up. One that stops reading is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
+
+from wmrt.service.host import Host
+from wmrt.service.live import Cursor, Live
+from wmrt.service.messages import dumps
+from wmrt.service.refusals import Refusal
+from wmrt.service.sessions import check_name
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+#: Seconds between two frames.
+FRAME = 0.2
+#: Viewers at one time.
+VIEWERS = 8
+#: Seconds for which a frame may wait until the viewer's side takes it.
+SEND_SECONDS = 10.0
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-accel-buffering", b"no"),  # nginx would collect frames
+]
+
+
+class Viewers:
+    """The route's application.
+
+    Attributes:
+        count: of viewers at this time.
+    """
+
+    def __init__(self, host: Host, live: Live) -> None:
+        self._host, self._live = host, live
+        self.count = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        robot = _robot(scope)
+        if self.count >= VIEWERS:
+            raise Refusal(
+                "too_many_connections", f"{VIEWERS} look at the robots, which is the limit"
+            )
+        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        if scope["method"] == "HEAD":
+            await send({"type": "http.response.body", "body": b""})
+            return
+        self.count += 1
+        gone = asyncio.create_task(_gone(receive))
+        try:
+            await self._show(robot, gone, send)
+        except asyncio.TimeoutError:  # it does not read; the server closes what is not completed
+            pass
+        finally:
+            self.count -= 1
+            gone.cancel()
+
+    async def _show(self, robot: str | None, gone: asyncio.Task[None], send: Send) -> None:
+        cursor = Cursor()
+        await _send(send, self._live.hello())
+        while not self._host.draining:
+            await _send(send, self._live.frame(robot, cursor))
+            done, _ = await asyncio.wait({gone}, timeout=FRAME)
+            if done:
+                return
+        await _send(send, {"kind": "stopping"})
+        await send({"type": "http.response.body", "body": b""})
+
+
+def _robot(scope: Scope) -> str | None:
+    wanted = parse_qs(scope["query_string"].decode("latin-1")).get("robot")
+    return None if wanted is None else check_name(wanted[-1])
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _send(send: Send, data: dict[str, Any]) -> None:
+    """One event; TimeoutError if the viewer does not take it."""
+    body = f"data: {dumps(data)}\n\n".encode()
+    message = {"type": "http.response.body", "body": body, "more_body": True}
+    await asyncio.wait_for(send(message), SEND_SECONDS)
