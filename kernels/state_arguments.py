@@ -209,10 +209,7 @@ def check_select(
     expect = Expect("transition_select", token.device)
     expect("token", token, _FLOAT, (batch, s.d_model))
     expect("action", action, _FLOAT, (batch, s.action_embed))
-    rings = batch
-    if robots is not None:
-        expect("robots", robots, _INT32, (batch,))
-        rings = max(batch, step.shape[0] if step.dim() else 0)
+    rings = batch if robots is None else _rings(expect, robots, step, batch)
     expect("step", step, (torch.int64,), (rings,))
     expect("hidden", hidden, _FLOAT, (rings, s.lstm))
     expect("cell", cell, _FLOAT, (rings, s.lstm))
@@ -224,6 +221,12 @@ def check_select(
     expect("sin", sin, _FLOAT, (batch, s.half))
     _check_selector_weights(expect, w, s)
     return w, s
+
+
+def _rings(expect: Expect, robots: Tensor, step: Tensor, batch: int) -> int:
+    """Robots of a group of which those in `robots` step."""
+    expect("robots", robots, _INT32, (batch,))
+    return max(batch, step.shape[0] if step.dim() else 0)
 
 
 def _check_choice(kind: str, slots: Tensor, window: int, size: int) -> None:
