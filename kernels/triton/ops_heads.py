@@ -141,7 +141,8 @@ def _decode_on_meta(*given: Any) -> None:
     checks.action_decode(*given)
 
 
-#: Kernels that one call of an operator launches on CUDA, in the order of `_SCHEMAS`.
+#: Kernels that one call of an operator launches on CUDA for up to 8 robots, in the order of
+#: `_SCHEMAS`.
 LAUNCHES = {
     "transition_attention": 1,
     "transition_attention_int8": 1,
