@@ -200,8 +200,8 @@ def test_one_robots_memory_can_be_kept_moved_and_forgotten(seed: int) -> None:
 def test_drawn_actions_are_each_robots_own(seed: int) -> None:
     options: dict[str, Any] = {"action_noise": 0.2, "sample": True}
     checkpoint = tiny(seed, window=7, past=3)
-    model = model_of(checkpoint, graph="auto", seed=5, **options)
-    group, _ = grouped(model, 3, graph="auto")
+    model, made = model_of(checkpoint, graph="auto", seed=5, **options), Backends()
+    group, _ = grouped(model, 3, graph="auto", backend=made)
     alone = [model_of(checkpoint, seed=5 + i, **options) for i in range(3)]
     for t, chosen in enumerate([[0, 1, 2], [2, 0], [1], [2, 1, 0]]):
         (state,) = states(model.schema, 1, seed + t)
@@ -211,6 +211,7 @@ def test_drawn_actions_are_each_robots_own(seed: int) -> None:
             assert not np.array_equal(step.action, step.chunk[0])
     report = group.report()
     assert not report.graph and "drawn between two halves" in report.graph_reason
+    assert len(made.made) == 3 and not any("capture" in one.log for one in made.made)
     with pytest.raises(UnsupportedError, match="graph=on cannot be had: the action is drawn"):
         group_of(model, 3, graph="on")
 
