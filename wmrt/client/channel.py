@@ -179,7 +179,11 @@ class Channel:
         for event in self._protocol.events_received():
             if isinstance(event, Frame):
                 self._take(event)
-        self._flush(end)
+        try:
+            self._flush(end)
+        except Lost:  # the answer to its good-bye; what it has said before is still to be heard
+            if not self._messages:
+                raise
         if not data or self._protocol.close_rcvd is not None:
             if not self._messages:
                 raise self._lost("the other side closed it")
