@@ -196,9 +196,12 @@ sys.exit(main())
 
 
 @pytest.fixture
-def process(manager: Manager, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+def process(
+    request: pytest.FixtureRequest, manager: Manager, tmp_path: Path
+) -> Iterator[subprocess.Popen[bytes]]:
     (tmp_path / "hold").touch()
     own = {**os.environ, **manager.environment(WATCHDOG_USEC="1000000", PYTHONPATH=str(ROOT))}
+    own["WMRT_SERVE_DEADLINE_BY"] = getattr(request, "param", "timer")
     arguments = ["serve", "--threads", "1", "--socket", f"{tmp_path}/s", "--deadline", "0.1"]
     made = subprocess.Popen(
         [sys.executable, "-c", _HELD, f"{tmp_path}/hold", f"{tmp_path}/end", *arguments],
@@ -246,6 +249,7 @@ def test_the_command_under_a_manager(
     assert process.wait(60.0) == 0 and manager.lines().count("READY=1") == 1
 
 
+@pytest.mark.parametrize("process", ["thread"], indirect=True)
 def test_a_model_that_ends_its_thread_is_found(
     process: subprocess.Popen[bytes], manager: Manager, tmp_path: Path
 ) -> None:
@@ -256,5 +260,3 @@ def test_a_model_that_ends_its_thread_is_found(
         robot.send(whole_state(robot.schema))
         manager.listen(lambda: "has ended" in manager.status())
         manager.listen(lambda: manager.silence() > 2.0)
-    process.send_signal(signal.SIGTERM)  # and what is left of it can be stopped
-    assert process.wait(60.0) == 0
