@@ -1,4 +1,4 @@
-"""Answers on their way: from the thread that decided a step to the client, counted in the event loop."""
+"""Answers, on their way from the thread that decided a step to the client."""
 
 from __future__ import annotations
 
