@@ -103,6 +103,7 @@ class Gate:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
+        self._host.outbox.catch_up()  # whoever has got an answer may ask about it
         try:
             state = scope.setdefault("state", {})
             state["client"] = client_name(scope)
