@@ -117,6 +117,7 @@ def _configuration(
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=5,
+        backlog=BACKLOG,
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
     )

@@ -21,7 +21,7 @@ def authority(folder: Path, name: str) -> tuple[Path, Path]:
     _openssl(
         *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
         *("-keyout", key, "-out", cert, "-days", "2", "-subj", f"/CN={name}"),
-        *("-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=keyCertSign"),
+        *("-addext", "keyUsage=critical,keyCertSign"),
     )
     return cert, key
 
@@ -30,17 +30,22 @@ def certificate(
     folder: Path, name: str, signer: tuple[Path, Path], host: str, ended: bool = False
 ) -> tuple[Path, Path]:
     """Certificate and key of a service that is reached as ``host``."""
-    cert, key, asked = (folder / f"{name}{end}" for end in (".pem", ".key", ".csr"))
-    extra = folder / f"{name}.ext"
+    cert, key, asked, extra = (folder / f"{name}{end}" for end in (".pem", ".key", ".csr", ".ext"))
     extra.write_text(f"subjectAltName={host}\nbasicConstraints=CA:FALSE\n")
     _openssl(
         *("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
         *("-keyout", key, "-out", asked, "-subj", "/CN=wmrt"),
     )
-    span = ("-not_before", "20200101000000Z", "-not_after", "20200201000000Z")
+    (folder / "index").write_text("")
+    (folder / "ca.cnf").write_text(
+        f"[ca]\ndefault_ca=own\n[own]\ndatabase={folder}/index\nnew_certs_dir={folder}\n"
+        "rand_serial=yes\ndefault_md=sha256\npolicy=any\n[any]\ncommonName=supplied\n"
+    )
+    span = ("20200101000000Z", "20200201000000Z" if ended else "20991231000000Z")
     _openssl(
-        *("x509", "-req", "-in", asked, "-CA", signer[0], "-CAkey", signer[1], "-out", cert),
-        *("-set_serial", "1", "-extfile", extra, *(span if ended else ("-days", "2"))),
+        *("ca", "-batch", "-notext", "-config", folder / "ca.cnf", "-cert", signer[0]),
+        *("-keyfile", signer[1], "-in", asked, "-out", cert, "-extfile", extra),
+        *("-startdate", span[0], "-enddate", span[1]),
     )
     return cert, key
 

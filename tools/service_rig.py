@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import random
@@ -85,7 +86,7 @@ class Service:
         """Status of a probe; 0 if nobody answers."""
         try:
             return int(fetch(self.port, path, scheme=self.scheme)[0])
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return 0
 
     def info(self, token: str | None = None) -> dict[str, Any]:
