@@ -102,8 +102,9 @@ class Http(Peer, H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     def on_response_complete(self) -> None:
-        self.idle = self.loop.time()
         super().on_response_complete()
+        # The next one may have come with the last one.
+        self.idle = self.loop.time() if self._waits_for_a_request() else None
 
     def pause_writing(self) -> None:
         self.stuck = self.loop.time()

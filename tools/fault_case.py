@@ -178,7 +178,8 @@ def run(one: Case, scene: Scene) -> Row:
             wrong.append(str(error) or type(error).__name__)
     seconds = time.monotonic() - began
     wrong += _after(scene, files)
-    peak, kept = watch.peak - before, service.dirty() - before
+    ended = service.process.poll() is not None
+    peak, kept = watch.peak - before, 0 if ended else service.dirty() - before
     wrong += [f"{peak >> 20} MiB more while it lasted"] * (peak > PEAK)
     wrong += [f"{kept >> 20} MiB more for good"] * (kept > KEPT)
     wrong += ["a path in a reply"] * any(s in reply for reply in scene.replies for s in SECRETS)
@@ -192,8 +193,9 @@ def run(one: Case, scene: Scene) -> Row:
 def _after(scene: Scene, files: int) -> list[str]:
     """What is not as before."""
     service, by = scene.service, scene.by
-    wrong = ["the process ended"] * (service.process.poll() is not None)
-    wrong += [f"{len(by.mixed)} mixed answers"] * bool(by.mixed)
+    if service.process.poll() is not None:
+        return ["the process ended"]
+    wrong = [f"{len(by.mixed)} mixed answers"] * bool(by.mixed)
     wrong += [f"{len(by.unsafe)} unsafe actions"] * bool(by.unsafe)
     wrong += ["steps that do not follow"] * bool(by.counts["steps_apart"])
     steps = by.counts["answers"]

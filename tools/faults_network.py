@@ -54,6 +54,7 @@ def half_open_server(scene: Scene) -> Seen:
             connect(scene.service.unix, "half", opening=0.2).close()
             scene.expect(False, "another client had the robot while it was held")
         freed = until(lambda: _taken(scene, "half"), hold + 10.0)
+        robot.close()
     return Seen(
         f"noticed after {noticed:.1f} s, another client had it {freed:.1f} s later", noticed
     )

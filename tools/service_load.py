@@ -163,7 +163,7 @@ class Worker:
             self.start(start)
         assert self._running.stdout is not None
         data: dict[str, Any] = json.loads(self._running.stdout.readline())
-        self._running.wait(60.0)
+        self._running.communicate(timeout=60.0)  # and closes the pipes
         return data
 
     def start(self, at: float) -> None:

@@ -62,13 +62,17 @@ class Service:
             [sys.executable, "-m", "tools.canary", *self._arguments],
             cwd=ROOT, env=self._environment, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-        threading.Thread(target=self._listen, args=(self.process.stderr,), daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
         until(lambda: self.process.poll() is not None or self.status("/readyz") == 200, 120.0)
         if self.process.poll() is not None:
+            self._listener.join(10.0)
             raise WmrtError(f"the service ended: {' '.join(self.said)[-500:]}")
 
-    def _listen(self, stream: Any) -> None:
-        self.said.extend(stream)
+    def _listen(self) -> None:
+        assert self.process.stderr is not None  # a pipe was asked for
+        with self.process.stderr as stream:
+            self.said.extend(stream)
 
     @property
     def pid(self) -> int:
@@ -98,6 +102,7 @@ class Service:
         """As a power cut would."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(30.0)
+        self._listener.join(10.0)
 
     def stop(self) -> int:
         """SIGTERM; its exit status."""
