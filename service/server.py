@@ -25,6 +25,7 @@ from wmrt.service.host import Host
 from wmrt.service.logs import redactor
 from wmrt.service.notify import Herald, Notifier
 from wmrt.service.protocols import protocols, sweep
+from wmrt.service.refusals import Refusal
 from wmrt.service.settings import ServeSettings
 from wmrt.service.telemetry import Telemetry
 
@@ -75,7 +76,7 @@ class Server(uvicorn.Server):
             self.herald.start()
 
     def _tell(self, name: str) -> None:
-        self.host.counts[name] += 1
+        self.host.refuse(Refusal(name, "a connection that waited for too long, or one too many"))
 
     async def on_tick(self, counter: int) -> bool:
         if counter % 10 == 0:  # once a second
