@@ -60,7 +60,10 @@ class Stream:
         own = f"{scope['state']['client']} {next(self._number)}"
         direct = scope.get("extensions", {}).get(EXTENSION)
         allowed = partial(self._buckets.take, own)
-        await Link(self._host, self._reader, receive, send, allowed, direct).run()
+        try:
+            await Link(self._host, self._reader, receive, send, allowed, direct).run()
+        finally:
+            self._buckets.forget(own)
 
 
 class Link:

@@ -30,7 +30,7 @@ BINARY, TEXT, CONT, PING = 2, 1, 0, 9
 @pytest.fixture(params=["direct", "asgi"])
 def running(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Running]:
     """Every test is run with the long way too: what it says is what the short one has to do."""
-    with service(tmp_path, websocket=request.param) as one:
+    with service(tmp_path, websocket=request.param, max_body=1 << 20) as one:
         one.name = request.param  # type: ignore[attr-defined]
         yield one
 
