@@ -7,12 +7,13 @@ or float32 each, everything else as the fields say.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from wmrt.core.errors import UnsupportedError, UsageError
+from wmrt.kernels.state_expect import Expect, count, sized
 
 #: Robots of one step.
 MOST_ROBOTS = 16
@@ -137,8 +138,8 @@ def check_fusion(
         UsageError: a shape, type, device or number that does not.
         UnsupportedError: sizes that the kernels are not made for.
     """
-    _count(FusionSizes, sizes)
-    _count(FusionWeights, weights)
+    count(FusionSizes, sizes)
+    count(FusionWeights, weights)
     s, w = FusionSizes(*sizes), FusionWeights(*weights)
     if min(s) < 1 or s.action_embed % s.actions or s.action_knots < 2:
         raise UsageError(
@@ -148,7 +149,7 @@ def check_fusion(
     if s.embed > MOST_EMBED:
         raise UnsupportedError(f"embed {s.embed}: state_fusion is made for up to {MOST_EMBED}")
     batch = _robots(codes)
-    expect = _Expect("state_fusion", codes.device)
+    expect = Expect("state_fusion", codes.device)
     expect("codes", codes, _INT32, (batch, s.columns))
     expect("values", values, _FLOAT, (batch, s.columns))
     expect("previous", previous, _FLOAT, (batch, s.actions))
@@ -159,7 +160,7 @@ def check_fusion(
     return w, s
 
 
-def _check_fusion_weights(expect: _Expect, w: FusionWeights, s: FusionSizes) -> None:
+def _check_fusion_weights(expect: Expect, w: FusionWeights, s: FusionSizes) -> None:
     each = s.action_embed // s.actions
     rows = max(w.fields.shape[0] if w.fields.dim() else 0, s.columns)  # of each column one, or more
     expect("fields", w.fields, MATRIX, (rows, s.field_dim))
@@ -192,24 +193,27 @@ def check_select(
     bias: Tensor,
     cos: Tensor,
     sin: Tensor,
+    robots: Tensor | None = None,
 ) -> tuple[SelectorWeights, SelectorSizes]:
-    """The list by names and its sizes, if everything fits together. Errors as `check_fusion`."""
-    _count(SelectorWeights, weights)
+    """The list by names and its sizes, if everything fits together. With `robots` the state may be
+    of more robots than step. Errors as `check_fusion`."""
+    count(SelectorWeights, weights)
     w = SelectorWeights(*weights)
-    _sized(slots=slots, **w._asdict())
+    sized(slots=slots, **w._asdict())
     s = SelectorSizes(
         *(w.key.shape[-1], w.lstm_in.shape[-1], w.lstm_hidden.shape[-1], w.key.shape[0]),
         *(w.age_bias.shape[0], w.increments.shape[0]),
     )
     batch = _robots(token)
     _check_choice(kind, slots, s.window, s.select_dim)
-    expect = _Expect("transition_select", token.device)
+    expect = Expect("transition_select", token.device)
     expect("token", token, _FLOAT, (batch, s.d_model))
     expect("action", action, _FLOAT, (batch, s.action_embed))
-    expect("step", step, (torch.int64,), (batch,))
-    expect("hidden", hidden, _FLOAT, (batch, s.lstm))
-    expect("cell", cell, _FLOAT, (batch, s.lstm))
-    expect("select_keys", select_keys, _FLOAT, (batch, s.window, s.select_dim))
+    rings = batch if robots is None else _rings(expect, robots, step, batch)
+    expect("step", step, (torch.int64,), (rings,))
+    expect("hidden", hidden, _FLOAT, (rings, s.lstm))
+    expect("cell", cell, _FLOAT, (rings, s.lstm))
+    expect("select_keys", select_keys, _FLOAT, (rings, s.window, s.select_dim))
     expect.scratch(work, select_work(s.lstm, batch))
     expect("slots", slots, _INT32, (batch, slots.shape[-1]))
     expect("bias", bias, _FLOAT, (batch, slots.shape[-1]))
@@ -217,6 +221,12 @@ def check_select(
     expect("sin", sin, _FLOAT, (batch, s.half))
     _check_selector_weights(expect, w, s)
     return w, s
+
+
+def _rings(expect: Expect, robots: Tensor, step: Tensor, batch: int) -> int:
+    """Robots of a group of which those in `robots` step."""
+    expect("robots", robots, _INT32, (batch,))
+    return max(batch, step.shape[0] if step.dim() else 0)
 
 
 def _check_choice(kind: str, slots: Tensor, window: int, size: int) -> None:
@@ -238,7 +248,7 @@ def _check_choice(kind: str, slots: Tensor, window: int, size: int) -> None:
         )
 
 
-def _check_selector_weights(expect: _Expect, w: SelectorWeights, s: SelectorSizes) -> None:
+def _check_selector_weights(expect: Expect, w: SelectorWeights, s: SelectorSizes) -> None:
     expect("lstm_in", w.lstm_in, MATRIX, (4 * s.lstm, s.action_embed))
     expect("lstm_hidden", w.lstm_hidden, MATRIX, (4 * s.lstm, s.lstm))
     expect("lstm_bias", w.lstm_bias, _FLOAT, (2, 4 * s.lstm))
@@ -248,44 +258,6 @@ def _check_selector_weights(expect: _Expect, w: SelectorWeights, s: SelectorSize
     expect("key_bias", w.key_bias, _FLOAT, (s.select_dim,))
     expect("age_bias", w.age_bias, _FLOAT, (s.window,))
     expect("increments", w.increments, _INT32, (s.half,))
-
-
-class _Expect:
-    """Raises `UsageError` for a tensor that is not what an operator takes."""
-
-    def __init__(self, op: str, device: torch.device) -> None:
-        self._op, self._device = op, device
-
-    def __call__(
-        self, name: str, given: Tensor, types: tuple[torch.dtype, ...], shape: tuple[int, ...]
-    ) -> None:
-        fits = given.dtype in types and given.shape == shape and given.is_contiguous()
-        if not fits or given.device != self._device:
-            kinds = " or ".join(str(kind).removeprefix("torch.") for kind in types)
-            loose = "" if given.is_contiguous() else ", not contiguous"
-            raise UsageError(
-                f"{name} is {given.dtype} {list(given.shape)} on {given.device}{loose}; {self._op} "
-                f"takes contiguous {kinds} {list(shape)} on {self._device}"
-            )
-
-    def scratch(self, work: Tensor, floats: int) -> None:
-        """`work` holds so many floats or more."""
-        self("work", work, _FLOAT, (max(work.numel(), floats),))
-
-
-def _count(kind: type[FusionSizes | FusionWeights | SelectorWeights], given: Sequence[Any]) -> None:
-    if len(given) != len(kind._fields):
-        raise UsageError(
-            f"{len(given)} given of {kind.__name__}, which are {len(kind._fields)}: "
-            f"{', '.join(kind._fields)}"
-        )
-
-
-def _sized(**tensors: Tensor) -> None:
-    """Sizes are read off these, before they are looked at one by one."""
-    for name, tensor in tensors.items():
-        if not tensor.dim():
-            raise UsageError(f"{name} is a single number; it has to have axes")
 
 
 def _robots(first: Tensor) -> int:

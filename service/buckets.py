@@ -34,3 +34,7 @@ class Buckets:
         if len(self._buckets) > KEYS:
             self._buckets.popitem(last=False)
         return ok
+
+    def forget(self, key: str) -> None:
+        """Its client is gone and does not come back under this name."""
+        self._buckets.pop(key, None)

@@ -119,9 +119,12 @@ def _seated(model: WorldModel, settings: ServeSettings) -> Crew:
         return Crew([ModelSeat(model, put)], settings)
     try:
         gather = Gather(SessionGroup(model, settings.robots))
-    except UnsupportedError as error:  # under another executor: a fork each, stepped in turn
+    except UnsupportedError as error:  # of the eager executor: a fork each, stepped in turn
         forks = [model, *(model.fork() for _ in range(settings.robots - 1))]
         crew = Crew([ModelSeat(fork, put) for fork in forks], settings)
         crew.described["shared_read_of_weights_reason"] = str(error)
         return crew
-    return Crew(gather.seats, settings, gather)
+    crew = Crew(gather.seats, settings, gather)
+    report = gather.group.report().to_json()
+    crew.described["group"] = {k: report[k] for k in ("rows", "graph", "graph_reason", "bytes")}
+    return crew

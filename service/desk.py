@@ -37,13 +37,15 @@ class Job:
 
     Attributes:
         captured_ns: on this machine's clock. arrived_ns: of `time.perf_counter_ns`.
-        done: for whoever handed it in; the desk does not look at it.
+        done: for whoever handed it in; the desk does not look at it. Nor at ``send``, which sends
+            an answer at once, in any thread, or says that it cannot.
     """
 
     observed: Observed
     captured_ns: int | None
     arrived_ns: int
     done: Callable[[Acted | Refusal], None]
+    send: Callable[[Acted], bool] | None = None
 
 
 class Memory(NamedTuple):

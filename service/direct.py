@@ -9,7 +9,10 @@ the socket.
 
 from __future__ import annotations
 
+import os
 import struct
+import threading
+from asyncio import BaseTransport, Transport
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +62,10 @@ def framed(data: bytes) -> bytes:
 class DirectWebSocket(WebSocketsSansIOProtocol):
     """The protocol of one connection.
 
+    `send_now` may be called in any thread: it writes to the socket itself where nothing waits to be
+    written, which is the case unless a client reads slowly. The event loop writes under the same
+    lock, and tells under it that the socket is about to be closed.
+
     Attributes:
         take: gets whole binary messages that come when no text waits to be taken, and returns the
             seconds until the next one may come; None: they go the long way, as all else does.
@@ -70,6 +77,22 @@ class DirectWebSocket(WebSocketsSansIOProtocol):
         self._rest = b""  # of a frame that is not whole
         self._known = True  # where frames begin
         self._parts = self._held = False  # within a message in fragments; the next one has to wait
+        self._writing = threading.Lock()
+        self._file: int | None = None  # of a socket that may be written to directly
+        self._owed = b""  # of what was written directly and did not fit
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        super().connection_made(transport)
+        # Only asyncio's own are known to write at once or to keep what they could not write.
+        if type(transport).__module__ == "asyncio.selector_events":
+            if transport.get_extra_info("sslcontext") is None:
+                self._file = transport.get_extra_info("socket").fileno()
+        self.transport = _Guarded(self.transport, self)  # type: ignore[assignment]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        with self._writing:
+            self._file = None  # it is closed next, and its number may become another connection's
+        super().connection_lost(exc)
 
     def handle_connect(self, event: Any) -> None:
         super().handle_connect(event)
@@ -129,13 +152,50 @@ class DirectWebSocket(WebSocketsSansIOProtocol):
             self.data_received(b"")
 
     def send_now(self, data: bytes) -> bool:
-        """Send a binary message at once, in the event loop; False if it has to go the long way."""
-        if (
-            self.close_sent
-            or not self.writable.is_set()
-            or self.conn.state is not State.OPEN
-            or self.transport.is_closing()
-        ):
+        """Send a binary message at once; False if it has to go the long way. Any thread."""
+        message = framed(data)
+        with self._writing:
+            if not self._free():
+                return False
+            assert self._file is not None
+            try:
+                sent = os.write(self._file, message)
+            except OSError:  # nothing fits, or the client is gone, which the event loop will find
+                return False
+            if sent < len(message):
+                self._owed = message[sent:]
+                self.loop.call_soon_threadsafe(self.transport.write, b"")
+            return True
+
+    def _free(self) -> bool:
+        """Whether a message may be written now, and nothing waits before it."""
+        try:
+            return (
+                self._file is not None
+                and not self._owed
+                and not self.close_sent
+                and self.conn.state is State.OPEN
+                and not self.transport.is_closing()
+                and self.transport.get_write_buffer_size() == 0
+            )
+        except RuntimeError:  # the event loop changes the buffer, so there is one
             return False
-        self.transport.write(framed(data))
-        return True
+
+    def settle(self) -> bytes:
+        """What is owed to the client before anything else; the caller sends it, under the lock."""
+        owed, self._owed = self._owed, b""
+        return owed
+
+
+class _Guarded:
+    """A transport whose writes do not get between those of other threads."""
+
+    def __init__(self, transport: Transport, protocol: DirectWebSocket) -> None:
+        self._transport, self._protocol = transport, protocol
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        with self._protocol._writing:
+            self._transport.write(self._protocol.settle() + data)

@@ -17,9 +17,10 @@ from wmrt.service import health
 from wmrt.service.audit import Audit
 from wmrt.service.crew import Crew
 from wmrt.service.desk import Job
-from wmrt.service.logs import log, overrun
+from wmrt.service.logs import log
 from wmrt.service.meter import Meter
-from wmrt.service.places import Opened, Seen
+from wmrt.service.outbox import Outbox
+from wmrt.service.places import Opened, Place
 from wmrt.service.pulse import Pulse
 from wmrt.service.refusals import Refusal
 from wmrt.service.registry import Registry
@@ -43,11 +44,11 @@ class Host:
 
     Attributes:
         registry: robots, seats, sessions.
-        acted: functions that get every answer, in the event loop; for metrics and displays. One
-            that raises is logged and changes nothing.
+        acted: functions that get every answer, in the event loop; for metrics and displays. It may
+            have been sent before. One that raises is logged and changes nothing.
         refused: the same for every refusal, of whichever part of the service.
-        meter: what is counted. counts: of it, refusals by name.
-        pulse: how late the event loop is.
+        meter: what is counted. counts: of it, refusals by name. pulse: how late the loop is.
+        outbox: answers on their way.
     """
 
     def __init__(
@@ -59,20 +60,19 @@ class Host:
         telemetry: Telemetry | None = None,
     ) -> None:
         self.crew, self.settings, self.audit = crew, settings, audit
-        self.telemetry = Telemetry() if telemetry is None else telemetry
+        self.telemetry = telemetry or Telemetry()
         self.deadline = crew.period if settings.deadline is None else settings.deadline
         self.meter = Meter(self.deadline)
+        self.outbox = Outbox(self.meter)
+        self.acted, self.refused = self.outbox.acted, self.outbox.refused
         self.registry = Registry(
-            crew, settings, audit, self._answered, self.meter, self.telemetry, options
+            crew, settings, audit, self.outbox.answered, self.meter, self.telemetry, options
         )
-        self.acted: list[Callable[[Acted], object]] = []
-        self.refused: list[Callable[[Refusal], object]] = []
+        self.outbox.places = self.registry.places
+        self.acted.append(self.registry.keeper.look)
         self.counts: Counter[str] = self.meter.refusals
         self.pulse = Pulse(self.meter.lag)
         self.warm = self.draining = False
-        self._jobs: set[Job] = set()
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._tasks: list[asyncio.Task[None]] = []
         self._stopped = False
 
@@ -86,7 +86,7 @@ class Host:
 
     async def start(self) -> None:
         """Step every seat a few times; ready afterwards."""
-        self._loop = asyncio.get_running_loop()
+        self.outbox.loop = asyncio.get_running_loop()
         self._tasks.append(asyncio.create_task(self.pulse.run()))
         with self.telemetry.span("warm_up", robots=len(self.crew.seats)):
             await asyncio.to_thread(warm_up, self.crew.seats)
@@ -112,7 +112,7 @@ class Host:
 
     def oldest_job(self) -> Job | None:
         """The observation that has waited longest for its answer."""
-        return min(self._jobs, key=lambda job: job.arrived_ns, default=None)
+        return min(self.outbox.jobs, key=lambda job: job.arrived_ns, default=None)
 
     def require_serving(self) -> None:
         """Raise `Refusal` while warming up or stopping."""
@@ -157,11 +157,16 @@ class Host:
 
     def refuse(self, refusal: Refusal) -> None:
         """Count a refusal and tell who listens, once: whoever sends it to a client calls this."""
-        if self.meter.refused(refusal):
-            _tell(self.refused, refusal)
+        self.outbox.refuse(refusal)
 
-    def submit(self, seen: Observed, done: Done) -> None:
+    def submit(
+        self, seen: Observed, done: Done, send: Callable[[Acted], bool] | None = None
+    ) -> None:
         """Hand an observation in; ``done`` gets the answer, in the event loop.
+
+        Args:
+            send: is given an action first, in the thread that decided it; if it can send it at
+                once, ``done`` is not called.
 
         Raises:
             Refusal: by name; ``done`` is not called then.
@@ -177,12 +182,11 @@ class Host:
                 place.meter.outcomes[refusal.name] += 1
             self.refuse(refusal)
             raise
-        job = Job(seen, captured, time.perf_counter_ns(), done)
-        self._jobs.add(job)
-        self._idle.clear()
+        job = Job(seen, captured, time.perf_counter_ns(), done, send)
+        self.outbox.add(job)
         replaced = place.desk.post(job)
         if replaced is not None:
-            self._finish(
+            self.outbox.finish(
                 replaced,
                 Refusal("superseded", "a newer observation came", replaced.observed.sequence),
             )
@@ -196,36 +200,6 @@ class Host:
             raise answer
         return answer
 
-    def _answered(self, job: Job, answer: Acted | Refusal) -> None:
-        """In the desk's thread."""
-        self._loop.call_soon_threadsafe(self._finish, job, answer)
-
-    def _finish(self, job: Job, answer: Acted | Refusal) -> None:
-        self._jobs.discard(job)
-        if not self._jobs:
-            self._idle.set()
-        seen = job.observed
-        place = self.registry.places.get(seen.robot)
-        if isinstance(answer, Acted):
-            self.registry.keeper.look(answer)
-            meter = None
-            if place is not None:
-                meter, place.seen = place.meter, Seen(seen, _age(job, answer))
-            self.meter.acted(answer, job.arrived_ns, meter)
-            if answer.late and meter is not None:
-                overrun(answer, meter)
-            _tell(self.acted, answer)
-            if place is None or place.session.epoch != seen.epoch:
-                answer = Refusal("discarded", "a reset came while it was in work", seen.sequence)
-        if place is not None:
-            kind = answer.name if isinstance(answer, Refusal) else "answered"
-            place.session.counts[kind] += 1
-            place.meter.outcomes[kind] += 1
-        if isinstance(answer, Refusal):
-            answer.robot = seen.robot
-            self.refuse(answer)
-        job.done(answer)
-
     async def reset(
         self, robot: str, session: int, measured: Sequence[float] | None = None
     ) -> Opened:
@@ -234,13 +208,21 @@ class Host:
         Raises:
             Refusal: by name.
         """
+        return await self.restart(self.end_episode(robot, session), measured)
+
+    def end_episode(self, robot: str, session: int) -> Place:
+        """The part of `reset` that does not wait: from here on, what is in work is discarded."""
         self.require_serving()
         place = self.registry.place(robot)
+        place.session.require(session)
+        place.session.epoch += 1
+        place.desk.epoch = place.session.epoch
+        return place
+
+    async def restart(self, place: Place, measured: Sequence[float] | None) -> Opened:
+        """The part of `reset` that waits for a step."""
         own = place.session
-        own.require(session)
-        own.epoch += 1
-        place.desk.epoch = own.epoch
-        with self.telemetry.span("reset", robot=robot, epoch=own.epoch):
+        with self.telemetry.span("reset", robot=own.robot, epoch=own.epoch):
             await self.registry.in_thread(place, lambda: place.desk.reset(measured))
         if self.registry.handover is not None:  # whoever restores it must not go on before this
             await self.registry.keep(place)
@@ -253,7 +235,7 @@ class Host:
         whether all of it was answered."""
         self.draining = True
         try:
-            await asyncio.wait_for(self._idle.wait(), self.settings.drain)
+            await asyncio.wait_for(self.outbox.idle.wait(), self.settings.drain)
         except asyncio.TimeoutError:
             return False
         return True
@@ -275,19 +257,3 @@ class Host:
         await asyncio.to_thread(self.crew.close)
         self.registry.close()
         self.audit.note("stopped", refusals={k: n for k, n in self.counts.items() if n})
-
-
-def _tell(listeners: list[Callable[[T], object]], what: T) -> None:
-    for listener in listeners:
-        try:
-            listener(what)
-        except Exception:  # a display must not stop a robot
-            log.exception("a listener failed")
-
-
-def _age(job: Job, answer: Acted) -> int | None:
-    """How old the observation was when its step began, ns; the two clocks may count differently."""
-    if job.captured_ns is None:
-        return None
-    since_arrival = time.perf_counter_ns() - job.arrived_ns
-    return time.monotonic_ns() - since_arrival - job.captured_ns + answer.queue_ns

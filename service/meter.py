@@ -112,14 +112,21 @@ class Meter:
         """For a robot that gets a place."""
         return RobotMeter(self.edges)
 
-    def acted(self, answer: Acted, arrived_ns: int, robot: RobotMeter | None) -> None:
+    def acted(
+        self,
+        answer: Acted,
+        arrived_ns: int,
+        robot: RobotMeter | None,
+        answered_ns: int | None = None,
+    ) -> None:
         """A step was answered.
 
         Args:
             arrived_ns: reading of `time.perf_counter_ns` when its observation came.
             robot: None for one that has left meanwhile.
+            answered_ns: when its answer was on its way; default now.
         """
-        took = time.perf_counter_ns() - arrived_ns
+        took = (time.perf_counter_ns() if answered_ns is None else answered_ns) - arrived_ns
         waited = answer.policy_ns
         if waited is None and answer.late:  # it was waited for until the deadline
             waited = answer.act_ns

@@ -47,6 +47,7 @@ def info(host: Host) -> dict[str, Any]:
         },
         "crew": host.crew.described,
         "schema_hash": host.schema.hash,
+        "answers": dict(host.outbox.sent),
         "refusals": nonzero(host.counts),
         "sessions_opened": nonzero(host.meter.opened),
         "event_loop_lag_s": host.pulse.worst,

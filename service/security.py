@@ -12,7 +12,7 @@ import json
 import re
 import secrets
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import SecretStr
 from structlog.contextvars import bind_contextvars
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 #: Seconds that a request has until its body is there.
 BODY_SECONDS = 10.0
+#: Requests a second and address with a wrong token or none; a burst may have ten times as many.
+GUESSES = 10.0
+#: Bytes of a body that are read although the request is refused, so that its connection can go on.
+LEFT = 65536
 #: Paths that need no token: they tell whether, never what.
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 #: The live page's files hold no data, so these take no token either; limits are for them, too.
@@ -97,12 +101,13 @@ class Gate:
         self._tokens = Tokens(settings.token, settings.operator_token, settings.metrics_token)
         self._names = {*LOOPBACK, "::1", settings.host, *settings.names}
         self.connections = 0
-        self._buckets = buckets
+        self._buckets, self._guesses = buckets, Buckets(GUESSES, 10 * GUESSES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
+        self._host.outbox.catch_up()  # whoever has got an answer may ask about it
         try:
             state = scope.setdefault("state", {})
             state["client"] = client_name(scope)
@@ -130,22 +135,23 @@ class Gate:
             name.decode("latin-1").lower(): v.decode("latin-1") for name, v in scope["headers"]
         }
         client = scope["state"]["client"]
+        rights = self._tokens.rights(headers.get("authorization"))
+        entitled = rights.metrics if scope["path"] == METRICS_PATH else rights.client
         # Probes are let through when clients are many: that is when somebody looks.
         if scope["path"] not in OPEN_PATHS:
             if self.connections >= self._settings.connections:
                 raise Refusal(
                     "too_many_connections", f"{self.connections} connections, which is the limit"
                 )
-            if not self._buckets.take(client):
-                raise too_fast(self._settings.rate)
+            # Who guesses does not use up what is left to the robots behind the same address.
+            if not (self._buckets if entitled else self._guesses).take(client):
+                raise too_fast(self._settings.rate if entitled else GUESSES)
         self._check_site(headers)
-        rights = self._tokens.rights(headers.get("authorization"))
-        entitled = rights.metrics if scope["path"] == METRICS_PATH else rights.client
         if not entitled and scope["path"] not in FREE_PATHS:
             self._host.audit.note("unauthorized", client=client, path=str(scope["path"])[:80])
             raise Refusal("unauthorized", "send the token: Authorization: Bearer <token>")
         size = headers.get("content-length", "")
-        if size.isdigit() and int(size) > self._settings.max_body:
+        if size.isdecimal() and int(size) > self._settings.max_body:
             raise _too_large(self._settings.max_body)
         return rights
 
@@ -153,12 +159,19 @@ class Gate:
         """No page of another site may speak for whoever looks at it, nor reach this host under a
         name that the page's owner has made up."""
         host = headers.get("host", "")
-        name = urlsplit(f"//{host}").hostname or ""
+        name = _parts(f"//{host}").hostname or ""
         if host and not self._settings.open and name not in self._names:
             raise Refusal("forbidden", f"this service is not called {name[:80]}; see --name")
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and _parts(origin).netloc != host:
             raise Refusal("forbidden", "requests from pages of other sites are not served")
+
+
+def _parts(address: str) -> SplitResult:
+    try:
+        return urlsplit(address)
+    except ValueError:  # an opening bracket without its end, for one
+        raise Refusal("malformed", "a host or origin that is no address") from None
 
 
 def client_name(scope: Any) -> str:
@@ -221,14 +234,21 @@ async def _body(receive: Receive, limit: int) -> Receive:
     return again
 
 
+def _has_more(scope: Scope) -> bool:
+    """Whether a body follows that is not worth reading."""
+    given = dict(scope["headers"])
+    size = given.get(b"content-length", b"0")
+    return b"transfer-encoding" in given or not size.isdigit() or int(size) > LEFT
+
+
 async def refuse(scope: Scope, receive: Receive, send: Send, refusal: Refusal) -> None:
     """Answer with a refusal, to a request or to the opening of a WebSocket."""
     body = json.dumps(refused_json(refusal.refused)).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     if refusal.name == "unauthorized":
         headers.append((b"www-authenticate", b"Bearer"))
-    if refusal.name in ("too_large", "too_slow"):  # what is left of the body is not read
-        headers.append((b"connection", b"close"))
+    if refusal.name in ("too_large", "too_slow") or _has_more(scope):
+        headers.append((b"connection", b"close"))  # what is left of the body is not read
     prefix = "http"
     if scope["type"] == "websocket":
         prefix = "websocket.http"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -20,10 +21,11 @@ from wmrt.core.errors import UsageError, WmrtError
 from wmrt.service.app import make_app
 from wmrt.service.audit import Audit
 from wmrt.service.crew import Crew
-from wmrt.service.direct import DirectWebSocket
 from wmrt.service.host import Host
 from wmrt.service.logs import redactor
 from wmrt.service.notify import Herald, Notifier
+from wmrt.service.protocols import protocols, sweep
+from wmrt.service.refusals import Refusal
 from wmrt.service.settings import ServeSettings
 from wmrt.service.telemetry import Telemetry
 
@@ -57,7 +59,7 @@ class Server(uvicorn.Server):
         self.stopped_by: int | None = None
         self.failure: BaseException | None = None
         self.gate = make_app(self.host, self._failed, dropped)
-        super().__init__(_configuration(self.gate, settings))
+        super().__init__(_configuration(self.gate, settings, self._tell))
 
     def _failed(self, error: BaseException) -> None:
         self.failure, self.should_exit = error, True
@@ -72,6 +74,15 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if not self.should_exit:
             self.herald.start()
+
+    def _tell(self, name: str) -> None:
+        self.host.refuse(Refusal(name, "a connection that waited for too long, or one too many"))
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % 10 == 0:  # once a second
+            now = asyncio.get_running_loop().time()
+            sweep(self.server_state.connections, now, self._tell)
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.herald.stop()
@@ -89,11 +100,14 @@ class Server(uvicorn.Server):
             raise WmrtError(f"the model cannot be stepped: {self.failure}") from self.failure
 
 
-def _configuration(app: Any, settings: ServeSettings) -> uvicorn.Config:
+def _configuration(
+    app: Any, settings: ServeSettings, tell: Callable[[str], object]
+) -> uvicorn.Config:
+    http, websocket = protocols(settings.connections, tell, settings.websocket == "direct")
     config = uvicorn.Config(
         app,
-        http="h11",
-        ws=DirectWebSocket if settings.websocket == "direct" else "websockets-sansio",
+        http=http,
+        ws=websocket,
         ws_max_size=settings.max_body,
         ws_per_message_deflate=False,  # 200 bytes are not worth the time
         ws_ping_interval=settings.ping,
@@ -104,6 +118,7 @@ def _configuration(app: Any, settings: ServeSettings) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=5,
+        backlog=BACKLOG,
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
     )

@@ -29,6 +29,7 @@ from wmrt.service.messages import (
     read_session,
     schema_json,
 )
+from wmrt.service.places import Place
 from wmrt.service.refusals import Refusal
 from wmrt.service.routing import require_routed, routed_by
 from wmrt.service.security import too_fast
@@ -62,7 +63,10 @@ class Stream:
         allowed = partial(self._buckets.take, own)
         link = Link(self._host, self._reader, receive, send, allowed, direct)
         link.routed = routed_by(self._host.settings, scope)
-        await link.run()
+        try:
+            await link.run()
+        finally:
+            self._buckets.forget(own)
 
 
 class Link:
@@ -94,7 +98,7 @@ class Link:
         self._answer: bytes | str | None = None
         self._texts: deque[str] = deque(maxlen=TEXTS)
         self._wake = asyncio.Event()
-        self._sending = False
+        self._sending = self._owed = False  # a task sends; an answer is on its way to it
         self._closing: tuple[int, str] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -184,7 +188,7 @@ class Link:
         try:
             seen = self._reader.binary(data)
             self._own(seen.robot, seen.sequence)
-            self._host.submit(seen, self._done_binary)
+            self._host.submit(seen, self._done_binary, self._send_now)
         except Refusal as refusal:
             self._refuse(refusal)
         return 0.0
@@ -203,7 +207,11 @@ class Link:
         elif kind == "reset":
             wanted: OpenMessage = read_json(OpenMessage, data)
             self._own(wanted.robot, None)
-            task = asyncio.create_task(self._reset(wanted))  # it may wait for a step
+            assert self._session is not None  # messages are taken after it is open
+            own = self._session.id
+            session = own if wanted.session is None else read_session(wanted.session)
+            place = self._host.end_episode(wanted.robot, session)  # what comes next comes after it
+            task = asyncio.create_task(self._restart(place, wanted))  # it may wait for a step
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         else:
@@ -214,12 +222,9 @@ class Link:
         if robot != own:
             raise Refusal("malformed", f"this connection is robot {own}'s, not {robot}'s", sequence)
 
-    async def _reset(self, wanted: OpenMessage) -> None:
-        assert self._session is not None  # messages are taken after it is open
-        own = self._session.id
+    async def _restart(self, place: Place, wanted: OpenMessage) -> None:
         try:
-            session = own if wanted.session is None else read_session(wanted.session)
-            opened = await self._host.reset(wanted.robot, session, wanted.measured)
+            opened = await self._host.restart(place, wanted.measured)
         except Refusal as refusal:
             self._refuse(refusal)
         else:
@@ -231,11 +236,18 @@ class Link:
         if isinstance(answer, Refusal):
             self._refuse(answer)
             return
-        data = pack_acted(answer)
-        free = not (self._sending or self._texts or self._answer is not None)
-        if not (free and self._direct is not None and self._direct.send_now(data)):
-            self._answer = data
-            self._wake.set()
+        self._owed = False
+        self._answer = pack_acted(answer)
+        self._wake.set()
+
+    def _send_now(self, answer: Acted) -> bool:
+        """In the thread that decided it. False if it has to come after something else."""
+        direct = self._direct
+        if direct is None:
+            return False
+        waits = self._owed or self._sending or self._texts or self._answer is not None
+        self._owed = bool(waits) or not direct.send_now(pack_acted(answer))
+        return not self._owed
 
     def _done_text(self, answer: Acted | Refusal) -> None:
         if isinstance(answer, Refusal):

@@ -55,6 +55,8 @@ SECTIONS = (
     Section("memory", 35),
     Section("peer", 60),
 )
+#: Only by name: it compiles kernels for six numbers of robots first.
+BY_NAME = (Section("group", 400),)
 
 #: Runs one section to its end or to a number of seconds, and returns its findings.
 Run = Callable[[Section, float, Path], dict[str, Any]]
@@ -117,7 +119,7 @@ def in_a_process(section: Section, seconds: float, path: Path) -> dict[str, Any]
 def run_all(names: Sequence[str], out: Path, total: float, run: Run) -> dict[str, Any]:
     """Sections in order within ``total`` seconds; one that no time is left for is said so."""
     begin, saved, results = time.monotonic(), 0.0, dict[str, Any]()
-    for section in SECTIONS:
+    for section in (*SECTIONS, *BY_NAME):
         if section.name not in names:
             continue
         left = total - (time.monotonic() - begin)
@@ -186,7 +188,7 @@ def read(path: Path) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None, run: Run = in_a_process) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Plain)
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "out/gpu")))
-    parser.add_argument("--only", metavar="NAMES", help="Sections, with commas.")
+    parser.add_argument("--only", metavar="NAMES", help="Sections, with commas; group only so.")
     parser.add_argument("--seconds", type=float, default=TOTAL)
     parser.add_argument("--section", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
@@ -194,8 +196,8 @@ def main(arguments: Sequence[str] | None = None, run: Run = in_a_process) -> int
     if given.section:
         child(given.section, given.seconds, given.out / f"section-{given.section}.json")
         return 0
-    known = [section.name for section in SECTIONS]
-    names = given.only.split(",") if given.only else known
+    known = [section.name for section in (*SECTIONS, *BY_NAME)]
+    names = given.only.split(",") if given.only else [section.name for section in SECTIONS]
     unknown = sorted(set(names) - set(known))
     if unknown:
         raise UsageError(f"--only {unknown[0]}: there are {', '.join(known)}")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests and measures this machine's GPU, in under 8 minutes; without a network.
-#   tools/gpu_check.sh [FOLDER] [--only bandwidth,tests,capture,bench,jitter,memory,peer]
+#   tools/gpu_check.sh [FOLDER] [--only bandwidth,tests,capture,bench,jitter,memory,peer,group]
 # FOLDER (default $OUT, else out/gpu) gets gpu_check.json, gpu_check.txt and a file per section.
 # PYTHON names the interpreter that has torch with CUDA, triton, numpy and safetensors.
 set -euo pipefail

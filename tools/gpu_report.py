@@ -37,6 +37,9 @@ def _details(findings: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     for recipe, found in findings.get("capture", {}).items():
         different = ", ".join(found["different"]) or "nothing"
         yield f"{recipe}: {found['steps']} replays against eager steps, {different} differs"
+    group = findings.get("group", {})
+    for count, times in group.get("step_ms", {}).items():
+        yield f"group: {count} robots {times['p50']:.3f} ms, p99 {times['p99']:.3f}"
     misses = findings.get("jitter", {}).get("misses")
     if misses:
         causes = ", ".join(f"{count} {cause}" for cause, count in misses["causes"].items())

@@ -20,7 +20,9 @@ import torch
 from torch import Tensor
 
 from tools import gpu_tests
-from tools.gpu_setting import Built, Setting, arm_of, captured, network_of
+from tools.gpu_group import PLAIN
+from tools.gpu_group import group as group
+from tools.gpu_setting import Built, Setting, Short, arm_of, captured, network_of
 from wmrt.kernels.triton.library import capability
 from wmrt.kernels.triton.variants import DEPENDENT_FROM, varied
 from wmrt.quant.resident import measure_resident
@@ -46,8 +48,6 @@ NOT_ON_A_GPU = (
     *("test_aot", "test_cubins", "test_interpreter", "test_ptx", "test_ptx_reads", "test_sass"),
 )
 RECIPES = ("bf16", "nvfp4", "mxfp4", "w4a8")
-#: Launches that follow one another, and ask for nothing but their own weights.
-PLAIN = {"dependent": False, "ahead_kib": 0}
 
 #: Writes one finding of a section.
 Say = Callable[[str, Any], None]
@@ -219,10 +219,6 @@ def _device_bytes(setting: Setting) -> dict[str, int] | None:
         return None
     free, size = torch.cuda.mem_get_info(setting.place)
     return {"allocated": torch.cuda.memory_allocated(setting.place), "used": size - free}
-
-
-class Short(Exception):
-    """A section found less than it looked for; what it found is written."""
 
 
 def _floor(setting: Setting) -> Floor:

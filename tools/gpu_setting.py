@@ -36,6 +36,9 @@ class Setting:
         rate_hz, deadline_ms, paced: of the jitter run, in steps.
         effort: of the other runs. flat: steps of each part of the memory run.
         workers: processes that run tests.
+        compared: steps that are compared with others, bit for bit.
+        robots, grouped: of a group, and steps of each number of them that are timed.
+        captures, ops: of a group, what captures its steps and where its operators are.
     """
 
     preset: str = "1.3b"
@@ -51,10 +54,18 @@ class Setting:
     flat: int = 4_000
     workers: int = field(default_factory=lambda: max(1, min(12, machine.usable_cpus() - 1)))
     compared: int = 100
+    robots: int = 16
+    grouped: int = 500
+    captures: Callable[[Mapping[str, Tensor]], GraphBackend] | None = None
+    ops: Any = None
 
     @property
     def place(self) -> torch.device:
         return torch.device(self.device)
+
+
+class Short(Exception):
+    """A section found less than it looked for; what it found is written."""
 
 
 @dataclass

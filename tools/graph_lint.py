@@ -23,8 +23,9 @@ SHOWN = 12
 
 
 def look(preset: str, recipe: str, batch: int, step: str = "fused") -> dict[str, Any]:
-    """The report of a preset's step, ``fused`` or ``eager``, on the schema of the packaged
-    checkpoint."""
+    """The report of a preset's step on the schema of the packaged checkpoint: ``fused``, ``group``,
+    the same for some of 16 robots, or ``eager``."""
+    from wmrt.kernels.state_arguments import MOST_ROBOTS
     from wmrt.model import config
     from wmrt.model.checkpoint import load_checkpoint
     from wmrt.quant import get_recipe
@@ -34,8 +35,8 @@ def look(preset: str, recipe: str, batch: int, step: str = "fused") -> dict[str,
     like = load_checkpoint("highway")
     sizes, chosen = config.preset(preset), get_recipe(recipe)
     given = (like.schema, sizes, like.actions, chosen, batch)
-    fused = step == "fused"
-    report = lint(fused_subject(*given) if fused else lambda: eager_subject(*given))
+    fused, of = step != "eager", MOST_ROBOTS if step == "group" else None
+    report = lint(fused_subject(*given, of) if fused else lambda: eager_subject(*given))
     told = {"step": step, "preset": preset, "recipe": chosen.name, "batch": batch}
     known = {} if fused else {"known_to_allocate": EAGER_ALLOCATES}
     return {**told, **known, **report.to_json()}
@@ -86,10 +87,10 @@ def _split(
 @click.option("--batch", default=1, show_default=True, type=click.IntRange(1, 16), help="Robots.")
 @click.option(
     "--step",
-    type=click.Choice(["fused", "eager"]),
+    type=click.Choice(["fused", "group", "eager"]),
     default="fused",
     show_default=True,
-    help="By fused operators, or by torch's, the control arm.",
+    help="By fused operators, of all robots or of some of a group; or by torch's, the control arm.",
 )
 @json_option
 def main(preset: str, recipe: str, batch: int, step: str, json_path: Path | None) -> None:

@@ -63,7 +63,8 @@ def robots(name: str, tensor: Tensor, dims: int) -> int:
 
 
 class Attention(NamedTuple):
-    """Sizes of one step's attention: `slots` are read of a ring of `window`."""
+    """Sizes of one step's attention: `slots` are read of a ring of `window`, or, where that is 0,
+    of all rings, which they count over."""
 
     batch: int
     heads: int
@@ -74,31 +75,32 @@ class Attention(NamedTuple):
 
 
 def attention(q: Tensor, keys: Tensor, values: Tensor, slots: Tensor, bias: Tensor) -> Attention:
-    """Sizes behind q [B, H, hd], keys and values [B, W, KV, hd], slots and bias [B, k + 1].
+    """Sizes behind q [B, H, hd], keys and values [B, W, KV, hd] or [S, KV, hd], slots and bias
+    [B, k + 1].
 
     Raises `UsageError`: tensors that do not fit together.
     """
     batch = robots("q", q, 3)
     _, heads, dim = q.shape
-    if keys.dim() != 4 or slots.dim() != 2:
+    if keys.dim() not in (3, 4) or slots.dim() != 2:
         raise UsageError(
             f"keys are {list(keys.shape)} and slots {list(slots.shape)}; they have to be "
-            "[B, W, KV, hd] and [B, k + 1]"
+            "[B, W, KV, hd], or [S, KV, hd] of all rings, and [B, k + 1]"
         )
-    window, kv_heads, count = keys.shape[1], keys.shape[2], slots.shape[1]
-    if min(dim, kv_heads) < 1 or heads < 1 or heads % kv_heads or not 1 <= count <= window:
+    ring = (batch, *keys.shape[1:3], dim) if keys.dim() == 4 else (*keys.shape[:2], dim)
+    there, kv_heads, count = ring[-3], ring[-2], slots.shape[1]
+    if min(dim, kv_heads) < 1 or heads < 1 or heads % kv_heads or not 1 <= count <= there:
         raise UsageError(
-            f"{heads} heads over {kv_heads} of keys, {dim} wide, reading {count} of {window} "
+            f"{heads} heads over {kv_heads} of keys, {dim} wide, reading {count} of {there} "
             "slots: heads have to be a multiple, and slots read 1 to all of them"
         )
     require("q", q, torch.float32, (batch, heads, dim))
-    ring = (batch, window, kv_heads, dim)
     require("keys", keys, torch.float32, ring)
     require("values", values, torch.float32, ring)
     require("slots", slots, torch.int32, (batch, count))
     require("bias", bias, torch.float32, (batch, count))
     together(q=q, keys=keys, values=values, slots=slots, bias=bias)
-    return Attention(batch, heads, kv_heads, dim, window, count)
+    return Attention(batch, heads, kv_heads, dim, there if keys.dim() == 4 else 0, count)
 
 
 def attended_float(sizes: Attention, q: Tensor, attended: Tensor) -> None:

@@ -1,5 +1,5 @@
 """A small matrix of bfloat16 or float32 times 1 to 16 vectors, with what stands before and behind
-it: RMSNorm, bias, GELU. One launch.
+it: RMSNorm, bias, GELU. One launch for each 8 of them.
 
 For the heads, whose matrices are not quantized to 4 bits.
 """
@@ -26,6 +26,9 @@ TURN = 128
 #: Most turns whose weights are on their way at once: 32 registers with two rows of a program. With
 #: 5 or more sm_87 took 130 registers.
 AHEAD = 4
+#: Vectors of a launch. 12 of rows of 2048 took 168 registers and spilled (sm_90), of rows of 2112
+#: with float32 x 254; 8 take 138. A second launch reads the weights from the cache of most devices.
+VECTORS = 8
 GRID = Grid("ceil_div(N, ROWS)")
 #: Rows of `x` and `out` lie `x_stride` and `out_stride` apart.
 ARRAYS = arrays(
@@ -137,6 +140,24 @@ def dense(
         UnsupportedError: a weight of 2^31 words or more.
     """
     sizes = checks.dense(x, norm, weight, bias, activation, out)
+    for start in range(0, sizes.batch, VECTORS):
+        some = slice(start, start + VECTORS)
+        given = sizes._replace(batch=len(x[some]))
+        _launch(x[some], norm, eps, weight, bias, out[some], given, wide=wide, dependent=dependent)
+
+
+def _launch(
+    x: Tensor,
+    norm: Tensor | None,
+    eps: float,
+    weight: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    sizes: Dense,
+    *,
+    wide: bool,
+    dependent: bool,
+) -> None:
     made = constants(sizes, wide=wide)
     words = weight.view(torch.int32) if sizes.half else weight
     dense_kernel[GRID(**made)](

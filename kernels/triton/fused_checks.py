@@ -143,15 +143,16 @@ def check_qkv(
     """Arguments of `norm_qkv_rope_store`; errors say which does not fit and what would."""
     check_next(x, next_words, next_scales)
     batch = _normed(x, norm, matrix)
-    if q.dim() != 3 or keys.dim() != 4 or q.shape[2] % 2:
+    if q.dim() != 3 or keys.dim() not in (3, 4) or q.shape[2] % 2:
         raise UsageError(
             f"q is {list(q.shape)} and keys are {list(keys.shape)}; they have to be [B, H, hd] and "
-            "[B, W, KV, hd] with an even hd"
+            "[B, W, KV, hd] or, of all rings, [S, KV, hd], with an even hd"
         )
-    size, (ring, groups) = q.shape[2], keys.shape[1:3]
+    size, groups = q.shape[2], keys.shape[-2]
+    places = keys.shape[:1] if keys.dim() == 3 else (batch, keys.shape[1])
     expect("q", q, torch.float32, batch, q.shape[1], size)
     for name, given in (("keys", keys), ("values", values)):
-        expect(name, given, torch.float32, batch, ring, groups, size)
+        expect(name, given, torch.float32, *places, groups, size)
     if matrix.rows != (q.shape[1] + 2 * groups) * size:
         raise QuantizationError(
             f"the matrix has {matrix.rows} rows; {q.shape[1]} query heads and twice {groups} heads "

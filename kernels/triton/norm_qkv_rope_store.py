@@ -81,7 +81,7 @@ def norm_qkv_rope_store(
         words, entries, scale, STEPS and what follows it: as in `gemv`.
         K, BLOCK, work: as in `ready`.
         HEADS, GROUPS: heads of q, and of keys and of values; 2 * HALF is their size.
-        RING, SLOTS: W, and columns of slots.
+        RING, SLOTS: W, or 0 where slots are of all rings; and columns of slots.
         next_words, next_scales, NEXT: as in `ask_ahead`.
     """
     zero = tl.minimum(rows, 0)
@@ -141,7 +141,8 @@ def launch(
         cos, sin: float32[B, hd / 2] of this step; pairs are (i, i + hd / 2) of a head.
         slots: int32[B, k + 1], of which the first is written.
         work: int8 scratch of `plans.qkv_work` bytes.
-        q: float32[B, H, hd]. keys, values: float32[B, W, KV, hd].
+        q: float32[B, H, hd]. keys, values: float32[B, W, KV, hd], or [S, KV, hd]: all rings behind
+            one another, which slots then count over.
         next_words, next_scales: tensors of the matrix that is read next, which is asked into the
             cache; see `ahead`.
 
@@ -170,14 +171,14 @@ def launch(
 
 
 def _sizes(width: int, block: int, heads: int, ring: Sequence[int], slots: int) -> dict[str, int]:
-    """Constants of the kernel that are not of the matrix; `ring` is [B, W, KV, hd]."""
+    """Constants of the kernel that are not of the matrix; `ring`: shape of the keys."""
     return {
         "K": width,
         "BLOCK": block,
         "HEADS": heads,
-        "GROUPS": ring[2],
-        "HALF": ring[3] // 2,
-        "RING": ring[1],
+        "GROUPS": ring[-2],
+        "HALF": ring[-1] // 2,
+        "RING": ring[1] if len(ring) == 4 else 0,
         "SLOTS": slots,
     }
 

@@ -64,11 +64,12 @@ def _qkv(
     *following: Tensor | None,
 ) -> None:
     heads = _normed_product(x, norm, eps, matrix).view(len(x), -1, q.shape[2])
-    sizes = [q.shape[1], keys.shape[2], keys.shape[2]]
+    sizes = [q.shape[1], keys.shape[-2], keys.shape[-2]]
     found_q, found_k, found_v = torch.split(heads, sizes, dim=1)
-    row, slot = torch.arange(len(x)), slots[:, 0].long()
+    own, slot = torch.arange(len(x)), slots[:, 0].long()
+    place = (own, slot) if keys.dim() == 4 else (slot,)
     q.copy_(_rotated(found_q, cos, sin))
-    keys[row, slot], values[row, slot] = _rotated(found_k, cos, sin), found_v
+    keys[place], values[place] = _rotated(found_k, cos, sin), found_v
 
 
 def _residual(

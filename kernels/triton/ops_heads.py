@@ -38,9 +38,10 @@ def _gathered(q: Tensor, keys: Tensor, values: Tensor, slots: Tensor, bias: Tens
     """`Block.look` of the model, but for what lies in slots of bias -inf: it is not looked at."""
     batch, heads, dim = q.shape
     row, index = torch.arange(batch, device=q.device).unsqueeze(1), slots.long()
+    place = (row, index) if keys.dim() == 4 else (index,)
     read = (bias != -math.inf)[:, :, None, None]
-    own_keys, own_values = (torch.where(read, t[row, index], 0.0) for t in (keys, values))
-    grouped = q.view(batch, keys.shape[2], -1, dim)
+    own_keys, own_values = (torch.where(read, t[place], 0.0) for t in (keys, values))
+    grouped = q.view(batch, keys.shape[-2], -1, dim)
     logits = torch.einsum("bghd,bngd->bghn", grouped, own_keys) / math.sqrt(dim)
     weights = (logits + bias[:, None, None, :]).softmax(-1)
     weights = weights.masked_fill((bias == -math.inf)[:, None, None, :], 0.0)  # NaN times 0
@@ -140,7 +141,8 @@ def _decode_on_meta(*given: Any) -> None:
     checks.action_decode(*given)
 
 
-#: Kernels that one call of an operator launches on CUDA, in the order of `_SCHEMAS`.
+#: Kernels that one call of an operator launches on CUDA for up to 8 robots, in the order of
+#: `_SCHEMAS`.
 LAUNCHES = {
     "transition_attention": 1,
     "transition_attention_int8": 1,

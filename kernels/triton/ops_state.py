@@ -24,7 +24,7 @@ _SCHEMAS = (
     "Tensor(a!) action, Tensor(b!) work, Tensor(c!) token) -> ()",
     "transition_select(Tensor token, Tensor action, Tensor step, Tensor[] weights, str kind, "
     "Tensor(a!) hidden, Tensor(b!) cell, Tensor(c!) select_keys, Tensor(d!) work, "
-    "Tensor(e!) slots, Tensor(f!) bias, Tensor(g!) cos, Tensor(h!) sin) -> ()",
+    "Tensor(e!) slots, Tensor(f!) bias, Tensor(g!) cos, Tensor(h!) sin, Tensor? robots=None) -> ()",
 )
 _LIBRARY: Any = cast(Any, torch.library).Library("wmrt", "FRAGMENT")  # its methods have no types
 
@@ -61,11 +61,19 @@ def _select_on_cpu(
     bias: Tensor,
     cos: Tensor,
     sin: Tensor,
+    robots: Tensor | None = None,
 ) -> None:
     state, chosen = (hidden, cell, select_keys), (slots, bias)
-    w, _ = check_select(token, action, step, weights, kind, *state, work, *chosen, cos, sin)
-    reference_state.select(token, action, step, w, kind, *state, *chosen)
+    w, _ = check_select(token, action, step, weights, kind, *state, work, *chosen, cos, sin, robots)
+    own = state
+    if robots is not None:
+        step, own = step[robots], (hidden[robots], cell[robots], select_keys[robots])
+    reference_state.select(token, action, step, w, kind, *own, *chosen)
     reference_state.turn(step, w.increments, cos, sin)
+    if robots is not None:
+        for whole, part in zip(state, own, strict=True):
+            whole[robots] = part
+        slots += robots.unsqueeze(1) * select_keys.shape[1]
 
 
 def _select_on_meta(*given: Any) -> None:

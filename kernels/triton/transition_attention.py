@@ -133,7 +133,8 @@ def transition_attention(
 
     Args:
         q: float32[B, H, hd], rotated.
-        keys, values: float32[B, W, KV, hd], a layer of the ring; H is a multiple of KV.
+        keys, values: float32[B, W, KV, hd], a layer of the ring; H is a multiple of KV. Or
+            [S, KV, hd]: all rings behind one another, which slots then count over.
         slots: int32[B, k + 1], within the ring: the current one and the chosen past ones.
         bias: float32[B, k + 1], added to the logits; -inf: nothing was written there, weight 0.
         dependent: see `wmrt.kernels.triton.dependent`.

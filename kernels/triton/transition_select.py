@@ -3,6 +3,9 @@
 The first spreads the rows of the slot key and the units of the LSTM over programs; the LSTM's next
 output goes to scratch, since other programs still read the one before. In the second one program
 for each robot makes the query, scores the slots, ranks them, and turns the rotary phases.
+
+Some robots of a group may step while the others stay: row b is then robot ``robots[b]`` of the
+state, and slots count over the rings of all.
 """
 
 from __future__ import annotations
@@ -17,11 +20,12 @@ from triton.language.extra import libdevice
 
 from wmrt.kernels.state_arguments import SelectorSizes, check_select, power
 from wmrt.kernels.triton.aot_cases import AotCase, named
-from wmrt.kernels.triton.arrays import arrays, not_followed
+from wmrt.kernels.triton.arrays import not_followed
 from wmrt.kernels.triton.dependent import dependent_case, follow, options
 from wmrt.kernels.triton.formulas import Grid
-from wmrt.kernels.triton.ranking import ascending, ranks
+from wmrt.kernels.triton.ranking import ascending, ranks, scores
 from wmrt.kernels.triton.row_dots import row_dots, split
+from wmrt.kernels.triton.select_arrays import LEARNED, PARTS_ARRAYS, SLOTS_ARRAYS, of_some
 from wmrt.kernels.triton.turns import cos_sin
 
 #: Units of the LSTM, rows of the key of one program, and its warps.
@@ -30,56 +34,43 @@ PARTS_GRID, SLOTS_GRID = (
     Grid("batch", "ceil_div(SIZE, KEYS) + ceil_div(LSTM, UNITS)"),
     Grid("batch"),
 )
-PARTS_ARRAYS = arrays(
-    "token input batch, WIDTH; action input batch, ACTION; step input batch; key weights:key SIZE, "
-    "WIDTH; hidden input batch, LSTM; cell state batch, LSTM; work output batch, LSTM;"
-    "select_keys state batch, WINDOW, SIZE; lstm_in weights:lstm_in 4 * LSTM, ACTION;"
-    "lstm_hidden weights:lstm_hidden 4 * LSTM, LSTM; lstm_bias weights:lstm_bias 2, 4 * LSTM;"
-    "key_bias weights:key_bias SIZE"
-)
-SLOTS_ARRAYS = arrays(
-    "work input batch, LSTM; step input batch; select_keys input batch, WINDOW, SIZE;"
-    "query weights:query SIZE, LSTM; query_bias weights:query_bias SIZE; cos output batch, HALF;"
-    "age_bias weights:age_bias WINDOW; increments weights:increments HALF; sin output batch, HALF;"
-    "hidden output batch, LSTM; slots output batch, COUNT + 1; bias output batch, COUNT + 1"
-)
-LEARNED = ("select_keys", "query", "query_bias", "age_bias")
 
 
 @triton.jit
 def transition_select_parts(
     token: tl.tensor, action: tl.tensor, step: tl.tensor, hidden: tl.tensor, cell: tl.tensor,
     select_keys: tl.tensor, work: tl.tensor, lstm_in: tl.tensor, lstm_hidden: tl.tensor,
-    lstm_bias: tl.tensor, key: tl.tensor, key_bias: tl.tensor, WIDTH: tl.constexpr,
-    ACTION: tl.constexpr, LSTM: tl.constexpr, SIZE: tl.constexpr, WINDOW: tl.constexpr,
-    UNITS: tl.constexpr, KEYS: tl.constexpr, KEY_CHUNK: tl.constexpr, KEY_TURNS: tl.constexpr,
-    LSTM_CHUNK: tl.constexpr, LSTM_TURNS: tl.constexpr,
-    DEPENDENT: tl.constexpr,
+    lstm_bias: tl.tensor, key: tl.tensor, key_bias: tl.tensor, robots: tl.tensor,
+    WIDTH: tl.constexpr, ACTION: tl.constexpr, LSTM: tl.constexpr, SIZE: tl.constexpr,
+    WINDOW: tl.constexpr, UNITS: tl.constexpr, KEYS: tl.constexpr, KEY_CHUNK: tl.constexpr,
+    KEY_TURNS: tl.constexpr, LSTM_CHUNK: tl.constexpr, LSTM_TURNS: tl.constexpr,
+    SOME: tl.constexpr, DEPENDENT: tl.constexpr,
 ) -> None:  # fmt: skip
     """One robot and `KEYS` rows of its present slot's key, or `UNITS` units of the LSTM: `cell` in
-    place, the next output to `work` [B, LSTM]."""
+    place, the next output to `work` [B, LSTM]. `SOME`: which robot is in `robots`."""
     follow(DEPENDENT)
     robot, part = tl.program_id(0), tl.program_id(1)
+    own = tl.load(robots + robot) if SOME else robot
     KEY_PARTS: tl.constexpr = (SIZE + KEYS - 1) // KEYS
     if part < KEY_PARTS:
         row = part * KEYS + tl.arange(0, KEYS)
-        slot = (tl.load(step + robot) % WINDOW).to(tl.int32)
+        slot = (tl.load(step + own) % WINDOW).to(tl.int32)
         real = tl.minimum(row, SIZE - 1)
         sums = row_dots(
             key, real, token + robot * WIDTH, WIDTH, KEY_CHUNK, KEY_TURNS, 1, 0, "evict_first", True
         )
-        to = select_keys + (robot * WINDOW + slot) * SIZE + row
+        to = select_keys + (own * WINDOW + slot) * SIZE + row
         tl.store(to, sums[0] + tl.load(key_bias + real), mask=row < SIZE)
     else:
         unit = (part - KEY_PARTS) * UNITS + tl.arange(0, UNITS)
         held = tl.minimum(unit, LSTM - 1)
-        before = tl.load(cell + robot * LSTM + held)
+        before = tl.load(cell + own * LSTM + held)
         entering = row_dots(
             lstm_in, held, action + robot * ACTION,
             ACTION, LSTM_CHUNK, 1, 4, LSTM, "evict_first", False,
         )  # fmt: skip
         staying = row_dots(
-            lstm_hidden, held, hidden + robot * LSTM,
+            lstm_hidden, held, hidden + own * LSTM,
             LSTM, LSTM_CHUNK, LSTM_TURNS, 4, LSTM, "evict_first", True,
         )  # fmt: skip
         gates: tl.tensor = ()
@@ -88,7 +79,7 @@ def transition_select_parts(
             bias += tl.load(lstm_bias + held + (4 + i) * LSTM)
             gates = gates + (entering[i] + staying[i] + bias,)
         now = tl.sigmoid(gates[1]) * before + tl.sigmoid(gates[0]) * libdevice.tanh(gates[2])
-        tl.store(cell + robot * LSTM + unit, now, mask=unit < LSTM)
+        tl.store(cell + own * LSTM + unit, now, mask=unit < LSTM)
         shown = tl.sigmoid(gates[3]) * libdevice.tanh(now)
         tl.store(work + robot * LSTM + unit, shown, mask=unit < LSTM)
 
@@ -97,26 +88,29 @@ def transition_select_parts(
 def transition_select_slots(
     work: tl.tensor, step: tl.tensor, select_keys: tl.tensor, query: tl.tensor,
     query_bias: tl.tensor, age_bias: tl.tensor, increments: tl.tensor, hidden: tl.tensor,
-    slots: tl.tensor, bias: tl.tensor, cos: tl.tensor, sin: tl.tensor, scale: tl.tensor,
-    KIND: tl.constexpr, LSTM: tl.constexpr, SIZE: tl.constexpr, WINDOW: tl.constexpr,
-    COUNT: tl.constexpr, HALF: tl.constexpr, CHUNK: tl.constexpr, TURNS: tl.constexpr,
-    DEPENDENT: tl.constexpr,
+    slots: tl.tensor, bias: tl.tensor, cos: tl.tensor, sin: tl.tensor, robots: tl.tensor,
+    scale: tl.tensor, KIND: tl.constexpr, LSTM: tl.constexpr, SIZE: tl.constexpr,
+    WINDOW: tl.constexpr, COUNT: tl.constexpr, HALF: tl.constexpr, CHUNK: tl.constexpr,
+    TURNS: tl.constexpr, SOME: tl.constexpr, DEPENDENT: tl.constexpr,
 ) -> None:  # fmt: skip
     """One robot: `hidden` from scratch, slots and biases [B, COUNT + 1], cos and sin [B, HALF].
 
     Scores times `scale`; of equal ones the lowest slot comes first, NaN before any number.
+    `SOME`: which robot is in `robots`, and slots count over the rings of all.
     """
     follow(DEPENDENT)
     robot, unit = tl.program_id(0), tl.arange(0, triton.next_power_of_2(LSTM))
+    own = tl.load(robots + robot) if SOME else robot
+    ring = own * WINDOW if SOME else 0
     work += robot * LSTM
-    taken = tl.load(step + robot)
+    taken = tl.load(step + own)
     present = (taken % WINDOW).to(tl.int32)
     slot = tl.arange(0, triton.next_power_of_2(WINDOW))
     age = tl.where(slot <= present, present - slot, present - slot + WINDOW)
     past = (slot < WINDOW) & (age > 0) & (age <= taken)
     if KIND == "learned":
         score = scores(
-            work, select_keys + robot * (WINDOW * SIZE), query, query_bias, slot, past,
+            work, select_keys + own * (WINDOW * SIZE), query, query_bias, slot, past,
             LSTM, SIZE, CHUNK, TURNS,
         )  # fmt: skip
         score = score * scale + tl.load(age_bias + age, mask=past, other=0.0)
@@ -125,38 +119,21 @@ def transition_select_slots(
     else:
         gate = tl.zeros((slot.shape[0],), tl.float32)
         order = tl.where(past, -age, -WINDOW)
-    tl.store(hidden + robot * LSTM + unit, tl.load(work + unit, mask=unit < LSTM), mask=unit < LSTM)
-    tl.store(slots + robot * (COUNT + 1), present)
+    tl.store(hidden + own * LSTM + unit, tl.load(work + unit, mask=unit < LSTM), mask=unit < LSTM)
+    tl.store(slots + robot * (COUNT + 1), ring + present)
     tl.store(bias + robot * (COUNT + 1), 0.0)
     if COUNT > 0:
         # The present slot comes behind all others, which are enough: COUNT < WINDOW.
         order = tl.where((slot < WINDOW) & (slot != present), order, -2147483648)
         rank = ranks(order, slot)
         to = robot * (COUNT + 1) + 1 + rank
-        tl.store(slots + to, slot, mask=rank < COUNT)
+        tl.store(slots + to, ring + slot, mask=rank < COUNT)
         tl.store(bias + to, tl.where(past, gate, float("-inf")), mask=rank < COUNT)
     half = tl.arange(0, triton.next_power_of_2(HALF))
     increment = tl.load(increments + half, mask=half < HALF, other=0)
     cosine, sine = cos_sin(increment.to(tl.uint32) * taken.to(tl.uint32))
     tl.store(cos + robot * HALF + half, cosine, mask=half < HALF)
     tl.store(sin + robot * HALF + half, sine, mask=half < HALF)
-
-
-@triton.jit
-def scores(
-    hidden: tl.tensor, select_keys: tl.tensor, query: tl.tensor, query_bias: tl.tensor,
-    slot: tl.tensor, past: tl.tensor, LSTM: tl.constexpr, SIZE: tl.constexpr,
-    CHUNK: tl.constexpr, TURNS: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
-    """Products of the query of `hidden` [LSTM] with the keys of past slots [WINDOW, SIZE]."""
-    s = tl.arange(0, triton.next_power_of_2(SIZE))
-    held = tl.minimum(s, SIZE - 1)
-    # Before the query, whose loads are pinned: the keys are on their way meanwhile.
-    place = select_keys + (slot * SIZE)[:, None] + s[None, :]
-    keys = tl.load(place, mask=past[:, None] & (s[None, :] < SIZE), other=0.0)
-    sums = row_dots(query, held, hidden, LSTM, CHUNK, TURNS, 1, 0, "evict_first", True)
-    asked = tl.where(s < SIZE, sums[0] + tl.load(query_bias + held), 0.0)
-    return tl.sum(keys * asked[None, :], 1)
 
 
 def transition_select(
@@ -173,6 +150,7 @@ def transition_select(
     bias: Tensor,
     cos: Tensor,
     sin: Tensor,
+    robots: Tensor | None = None,
     *,
     dependent: bool = False,
 ) -> None:
@@ -188,6 +166,9 @@ def transition_select(
         slots, bias: int32 and float32[B, k + 1]: the present slot with 0, then past ones, best
             first; -inf where nothing is written yet.
         cos, sin: float32[B, hd / 2].
+        robots: int32[B], each at most once: which of the robots in step, hidden, cell and
+            select_keys, here of B or more, take a step; slots are then of all rings behind one
+            another, robots[b] * W and up. None: all, and slots of each own ring.
         dependent: see `wmrt.kernels.triton.dependent`.
 
     Raises:
@@ -195,18 +176,20 @@ def transition_select(
     """
     w, s = check_select(
         token, action, step, weights, kind,
-        hidden, cell, select_keys, work, slots, bias, cos, sin,
+        hidden, cell, select_keys, work, slots, bias, cos, sin, robots,
     )  # fmt: skip
-    robots, how, made = len(token), options(dependent), _parts_constants(s)
-    transition_select_parts[PARTS_GRID(batch=robots, **made)](
+    batch, how, made = len(token), options(dependent), _parts_constants(s)
+    some = slots if robots is None else robots  # not read then
+    transition_select_parts[PARTS_GRID(batch=batch, **made)](
         token, action, step, hidden, cell, select_keys, work,
-        w.lstm_in, w.lstm_hidden, w.lstm_bias, w.key, w.key_bias,
-        **made, num_warps=PARTS_WARPS, **how,
+        w.lstm_in, w.lstm_hidden, w.lstm_bias, w.key, w.key_bias, some,
+        **made, SOME=robots is not None, num_warps=PARTS_WARPS, **how,
     )  # fmt: skip
-    transition_select_slots[SLOTS_GRID(batch=robots)](
+    transition_select_slots[SLOTS_GRID(batch=batch)](
         work, step, select_keys, w.query, w.query_bias, w.age_bias, w.increments,
-        hidden, slots, bias, cos, sin, 1.0 / math.sqrt(s.select_dim),
-        **_slots_constants(s, kind, slots.shape[1] - 1), num_warps=_slots_warps(s), **how,
+        hidden, slots, bias, cos, sin, some, 1.0 / math.sqrt(s.select_dim),
+        **_slots_constants(s, kind, slots.shape[1] - 1), SOME=robots is not None,
+        num_warps=_slots_warps(s), **how,
     )  # fmt: skip
 
 
@@ -248,38 +231,44 @@ def _slots_warps(s: SelectorSizes) -> int:
 
 
 def aot_cases() -> list[AotCase]:
-    """Both kernels with the presets `small` and `1.3b` and bfloat16 matrices, and the choice of the
-    most recent states, which needs no query."""
+    """Both kernels with the presets `small` and `1.3b` and bfloat16 matrices, the choice of the
+    most recent states, which needs no query, and some robots of a group."""
     found = []
     for name, s in SIZES.items():
-        found.append(
-            AotCase(
-                name=f"transition_select_parts.{name}",
-                kernel=transition_select_parts,
-                signature=_pointers(PARTS_ARRAYS),
-                constants={**_parts_constants(s), "DEPENDENT": False},
-                warps=PARTS_WARPS,
-                grid=PARTS_GRID,
-                arrays=PARTS_ARRAYS,
-                weights_per_program=KEYS * s.d_model + 4 * UNITS * (s.action_embed + s.lstm),
-                weight_bits=16,
-            )
-        )
+        found.append(_parts_case(name, s))
         found += [_slots_case(name, s, kind) for kind in ("learned", "recent")]
-    dependent = ("transition_select_parts.1.3b", "transition_select_slots.1.3b")
-    return [*found, *(dependent_case(named(found, name)) for name in dependent)]
+    wide = SIZES["1.3b"]
+    found += [_parts_case("1.3b", wide, some=True), _slots_case("1.3b", wide, "learned", some=True)]
+    ops = ("transition_select_parts", "transition_select_slots")
+    names = [f"{op}.1.3b{some}" for op in ops for some in ("", ".some")]
+    return [*found, *(dependent_case(named(found, name)) for name in names)]
 
 
-def _slots_case(name: str, s: SelectorSizes, kind: str) -> AotCase:
-    learned = kind == "learned"
+def _parts_case(name: str, s: SelectorSizes, *, some: bool = False) -> AotCase:
     return AotCase(
-        name=f"transition_select_slots.{name}{'' if learned else '.' + kind}",
+        name=f"transition_select_parts.{name}{'.some' * some}",
+        kernel=transition_select_parts,
+        signature=_pointers(PARTS_ARRAYS),
+        constants={**_parts_constants(s), "SOME": some, "DEPENDENT": False},
+        warps=PARTS_WARPS,
+        grid=PARTS_GRID,
+        arrays=of_some(PARTS_ARRAYS) if some else not_followed(PARTS_ARRAYS, "robots"),
+        weights_per_program=KEYS * s.d_model + 4 * UNITS * (s.action_embed + s.lstm),
+        weight_bits=16,
+    )
+
+
+def _slots_case(name: str, s: SelectorSizes, kind: str, *, some: bool = False) -> AotCase:
+    learned = kind == "learned"
+    given = of_some(SLOTS_ARRAYS) if some else not_followed(SLOTS_ARRAYS, "robots")
+    return AotCase(
+        name=f"transition_select_slots.{name}{'' if learned else '.' + kind}{'.some' * some}",
         kernel=transition_select_slots,
         signature={**_pointers(SLOTS_ARRAYS), "scale": "fp32"},
-        constants={**_slots_constants(s, kind, 8), "DEPENDENT": False},
+        constants={**_slots_constants(s, kind, 8), "SOME": some, "DEPENDENT": False},
         warps=_slots_warps(s),
         grid=SLOTS_GRID,
-        arrays=SLOTS_ARRAYS if learned else not_followed(SLOTS_ARRAYS, *LEARNED),
+        arrays=given if learned else not_followed(given, *LEARNED),
         weights_per_program=s.select_dim * s.lstm if learned else 0,
         weight_bits=16,
     )
@@ -291,7 +280,7 @@ SIZES = {
 }
 _TYPES = {
     "step": "*i64",
-    **dict.fromkeys(("increments", "slots"), "*i32"),
+    **dict.fromkeys(("increments", "slots", "robots"), "*i32"),
     **dict.fromkeys(("lstm_in", "lstm_hidden", "key", "query"), "*bf16"),
 }
 

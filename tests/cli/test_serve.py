@@ -49,6 +49,8 @@ def served(tmp_path: Path) -> Iterator[tuple[str, list[str], list[Any]]]:
         f"{tmp_path}/result.json",
         "--recipe",
         "nvfp4",
+        "--log-format",
+        "json",
     ]
     processes = [start(*arguments)]
     try:
@@ -88,6 +90,10 @@ def test_a_car_is_driven_by_a_service_that_is_killed_and_started_again(
     assert processes[1].wait(300.0) == 0
     said = processes[1].stderr.read()
     assert said.startswith(f"serving on {address}\n")
+    logged = [json.loads(line) for line in said.splitlines()[1:]]
+    events = [line["event"] for line in logged if line["logger"] == "wmrt.service"]
+    assert events[:2] == ["started", "opened"] and events[-1] == "stopped"
+    assert any(line["logger"] == "uvicorn.error" for line in logged)
     document = json.loads((tmp_path / "result.json").read_text())
     assert document["identity"]["recipe"] == "nvfp4"
     assert document["results"]["robots"]["car"]["observations"]["answered"] == 1

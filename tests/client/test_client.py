@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +18,14 @@ import numpy as np
 import pytest
 
 from tests.house.tree import ROOT
-from tests.service.doubles import CanarySeat, service, until
+from tests.service.doubles import CanarySeat, Running, service, until
 from tests.service.raw import state
+from tools import faults_tls
+from tools.proxy import Proxy
 from wmrt.client import Backoff, Client, connect
 from wmrt.client.channel import Address, Channel, Lost
 from wmrt.core.errors import DeadlineError, SchemaError, ServiceError, StateError, UsageError
+from wmrt.service.settings import ServeSettings
 
 QUICK: dict[str, Any] = {"deadline": 10.0, "backoff": Backoff(0.01, 0.05)}
 
@@ -302,3 +309,87 @@ def test_a_proxy_that_finds_no_service_is_asked_again(
         with pytest.raises(raised, match=said):
             Channel(address, None, time.monotonic() + 10.0, None)
         thread.join(10.0)
+
+
+def test_a_peer_that_vanishes_is_noticed_and_the_session_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a FIN nor a reset comes from a host that is gone, or through a cut network."""
+    monkeypatch.setattr("wmrt.client.link.SILENCE", 0.3)
+    events: list[str] = []
+    with service(tmp_path, tcp=True) as running, Proxy(int(running.tcp.split(":")[-1])) as proxy:
+        robot = connect(
+            f"ws://127.0.0.1:{proxy.port}", "r1", on_event=lambda name, _: events.append(name),
+            **QUICK,
+        )  # fmt: skip
+        assert robot.act(state(0.1)).step == 1
+        proxy.cut.set()
+        with pytest.raises(DeadlineError):
+            robot.act(state(0.2), deadline=0.1)  # so soon it is only late
+        assert robot.state == "connected"
+        with pytest.raises(DeadlineError):
+            robot.act(state(0.2), deadline=0.5)
+        assert robot.state == "reconnecting" and events[-1] == "lost"
+        proxy.cut.clear()
+        assert robot.act(state(0.3)).step == 2
+        assert robot.counters["resumed"] == 1 and robot.counters["lost"] == 1
+        robot.close()
+
+
+def test_a_step_that_takes_long_is_no_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wmrt.client.link.SILENCE", 30.0)
+    go, seat = held()
+    with service(tmp_path, [seat]) as running, connect(running.address, "r1", **QUICK) as robot:
+        robot.act(state(0.1))
+        go.clear()
+        for _ in range(3):
+            with pytest.raises(DeadlineError):
+                robot.act(state(0.2), deadline=0.1)
+        assert robot.counters["lost"] == 0
+        go.set()
+
+
+@contextlib.contextmanager
+def over_tls(folder: Path, host: str = "IP:127.0.0.1", ended: bool = False) -> Iterator[Any]:
+    """A service with a certificate, its address, and a context that trusts its authority."""
+    if shutil.which("openssl") is None:
+        pytest.skip("makes certificates with the program openssl: apt-get install openssl")
+    own = faults_tls.authority(folder, "own")
+    cert, key = faults_tls.certificate(folder, "service", own, host, ended)
+    settings = ServeSettings(port=0, period=0.01, deadline=10.0, cpu=-1, tls_cert=cert, tls_key=key)
+    running = Running(settings, [CanarySeat()])
+    try:
+        yield running.address, ssl.create_default_context(cafile=str(own[0]))
+    finally:
+        running.stop()
+
+
+def test_over_tls(tmp_path: Path) -> None:
+    with over_tls(tmp_path) as (address, trust):
+        assert address.startswith("wss://")
+        with connect(address, "r1", tls=trust, **QUICK) as robot:
+            assert robot.act(state(0.5)).action[0] == 0.5
+            for i in range(3):
+                robot.send(state(i / 10))
+            while robot.receive().sequence < 3:
+                pass
+        with pytest.raises(ServiceError, match="certificate is not accepted") as caught:
+            connect(address, "r1")  # whose system does not know the authority
+        assert caught.value.name == "certificate"
+        with pytest.raises(DeadlineError):
+            connect(address.replace("wss", "ws"), "r1", opening=0.3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"), [({"ended": True}, "expired"), ({"host": "DNS:robot.example"}, "mismatch")]
+)
+def test_a_certificate_that_is_not_right_is_told_at_once(
+    tmp_path: Path, changes: Any, said: str
+) -> None:
+    with over_tls(tmp_path, **changes) as (address, trust):
+        began = time.monotonic()
+        with pytest.raises(ServiceError, match=said) as caught:
+            connect(address, "r1", tls=trust, opening=60.0)
+        assert caught.value.name == "certificate" and time.monotonic() - began < 30.0

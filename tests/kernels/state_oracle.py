@@ -175,10 +175,16 @@ def scene(net: Network, steps: list[int], seed: int) -> Scene:
 
 
 def select(
-    op: object, net: Network, given: Scene, kind: str = "learned", count: int | None = None
+    op: object,
+    net: Network,
+    given: Scene,
+    kind: str = "learned",
+    count: int | None = None,
+    robots: Tensor | None = None,
 ) -> Selected:
-    """Run ``op`` on a copy of the scene with fresh buffers; results on the CPU."""
-    c, batch = net.config, len(given.step)
+    """Run ``op`` on a copy of the scene with fresh buffers; results on the CPU. With `robots` only
+    token and action are of those that step."""
+    c, batch = net.config, len(given.token)
     count = c.past if count is None else count
     state = [t.clone().to(DEVICE) for t in given[3:]]
     work = torch.full((select_work(c.lstm, batch),), math.nan, device=DEVICE)
@@ -189,7 +195,8 @@ def select(
     ]
     out = Selected(*state, work, slots, *floats)
     weights = moved(selector_weights(net))
-    op(*moved(given[:3]), weights, kind, *out)  # type: ignore[operator]
+    some = () if robots is None else (robots.to(DEVICE),)
+    op(*moved(given[:3]), weights, kind, *out, *some)  # type: ignore[operator]
     return Selected(*(t.cpu() for t in out))
 
 

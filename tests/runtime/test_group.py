@@ -47,6 +47,18 @@ def test_some_may_step_while_others_stay(seed: int) -> None:
             assert same(step, alone[i].step(stream[i][t], action))
 
 
+def test_the_report_says_what_steps_them(seed: int) -> None:
+    model = native(seed, recipe="nvfp4")
+    group = SessionGroup(model, 3)
+    for chosen in ([0, 1], [2], [1, 2]):
+        group.step([{}] * len(chosen), robots=chosen)
+    report = group.report()
+    assert (report.executor, report.robots, report.rows) == ("native", 3, (1, 2, 3))
+    assert report.ran == {1: 1, 2: 2, 3: 0} and not report.graph
+    assert report.kernels == model.report().kernels
+    assert report.bytes["ring"] == 3 * model.session.ring.nbytes and report.bytes["workspace"] > 0
+
+
 def test_noise_is_each_robots_own(seed: int) -> None:
     checkpoint = tiny(seed)
     options: dict[str, Any] = {"executor": "native", "action_noise": 0.2, "sample": True}

@@ -226,6 +226,41 @@ def test_a_hundred_megabytes_are_refused_unread(tmp_path: Path) -> None:
             assert http.get("/healthz").status_code == 200
 
 
+@pytest.mark.parametrize("host", ["[", "[::1", "http://["])
+def test_a_host_that_is_no_address_is_malformed(running: Running, host: str) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    with httpx.Client(base_url=running.tcp, headers=headers, trust_env=False) as http:
+        for name_of in ("Host", "Origin"):
+            answer = http.get("/v1/info", headers={name_of: host})
+            assert answer.status_code in (400, 403) and answer.json()["kind"] == "refused"
+        assert name(http.get("/v1/info", headers={"Host": "["})) == "malformed"
+
+
+def test_who_guesses_tokens_is_slowed_alone(running: Running, http: httpx.Client) -> None:
+    statuses = []
+    with httpx.Client(base_url=running.tcp, trust_env=False) as wrong:
+        for i in range(150):
+            headers = {"Authorization": f"Bearer {i:032d}"} if i % 2 else {}
+            statuses.append(wrong.get("/v1/info", headers=headers).status_code)
+    assert set(statuses) == {401, 429} and statuses[:100] == [401] * 100
+    assert http.get("/v1/info").status_code == 200  # from the same address
+
+
+def test_a_body_that_is_refused_unread_ends_its_connection(running: Running) -> None:
+    with httpx.Client(base_url=running.tcp, trust_env=False) as http:
+        large = http.post("/v1/act", content=bytes(100_000))
+        assert large.status_code == 401 and large.headers["connection"] == "close"
+        small = http.post("/v1/act", content=b"{}")
+        assert small.status_code == 401 and "connection" not in small.headers
+
+
+def test_many_unknown_fields_are_one_fault(http: httpx.Client) -> None:
+    many = {f"f{i}": i for i in range(1000)}
+    for path in ("/v1/act", "/v1/reset", "/v1/breakers/estop"):
+        answer = http.post(path, json=many)
+        assert name(answer) == "malformed" and "1000 fields" in answer.text
+
+
 def test_pages_of_other_sites_and_made_up_names_are_refused(running: Running) -> None:
     headers = {"Authorization": f"Bearer {TOKEN}"}
     with httpx.Client(base_url=running.tcp, headers=headers, trust_env=False) as http:

@@ -134,14 +134,43 @@ def test_superseded_and_discarded_observations_are_counted(tmp_path: Path) -> No
         raw.say({"kind": "reset", "version": 1, "robot": "r1"})
         until(lambda: place.session.epoch == 1)
         go.set()
-        kinds = [raw.hear() for _ in range(5)]
-        assert kinds[-1]["kind"] == "opened"
+        kinds = sorted(raw.hear()["kind"] for _ in range(5))
+        assert kinds == ["opened", *["refused"] * 4]
         got = scrape(running)
     outcomes = got.by("wmrt_observations_total", "outcome", robot="r1")
     assert outcomes == {"answered": 1, "superseded": 2, "discarded": 2}
     refusals = got.by("wmrt_refusals_total", "reason")
     assert refusals == {"superseded": 2, "discarded": 2}
     assert got.value("wmrt_step_policy_seconds_count") == 2  # the one that was discarded was made
+
+
+def test_memories_and_their_disk_are_counted(tmp_path: Path) -> None:
+    changes = {"tcp": True, "snapshots": tmp_path / "kept", "snapshot_every": 0.0}
+    with service(tmp_path, **changes) as running:
+        raw = running.raw()
+        own = raw.open("r1")
+        raw.acted(0)
+    with service(tmp_path, [CanarySeat(), CanarySeat()], **changes) as running:
+        assert running.raw().open("r1", session=own["session"])["memory"] == "restored"
+        store = running.host.registry.store
+        assert store is not None
+        store.path("r2").write_bytes(b"no snapshot")
+        assert running.raw().open("r2")["memory"] == "fresh"
+        store.folder = tmp_path / "gone"
+        kept = running.host.registry.keep(running.host.registry.places["r1"])
+        assert not asyncio.run_coroutine_threadsafe(kept, running.host._loop).result(30.0)
+        store.folder = tmp_path / "kept"
+        until(lambda: running.host.meter.lag.count)
+        got = scrape(running)
+        assert got.by("wmrt_sessions_opened_total", "memory") == {"restored": 1, "fresh": 1}
+        assert got.value("wmrt_sessions_not_restored_total") == 1
+        assert got.value("wmrt_snapshot_failures_total") == 1
+        assert got.value("wmrt_snapshot_failures_in_a_row") == 1
+        assert got.value("wmrt_snapshots_written_total") == 0
+        assert got.by("wmrt_breakers_state", "state", robot="r2") == {"latched": 1}
+        assert (got.value("wmrt_ready"), got.value("wmrt_alive")) == (0, 1)
+        assert got.value("wmrt_event_loop_lag_seconds_count") >= 1
+    assert store.written == 2  # both, on stop
 
 
 def test_every_value_of_a_label_is_there_from_the_start(tmp_path: Path) -> None:

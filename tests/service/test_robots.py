@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.runtime import rowwise
 from tests.runtime.models import drive, model_of, states
 from tests.service.doubles import CanarySeat, Running, service
 from tests.service.raw import state
@@ -18,6 +19,7 @@ from wmrt.core.errors import ServiceError
 from wmrt.runtime.group import SessionGroup
 from wmrt.service import crew, server
 from wmrt.service.seats import Gather, ModelSeat
+from wmrt.service.settings import ServeSettings
 
 ROBOTS = 16
 
@@ -149,9 +151,26 @@ def test_one_robot_s_fault_is_not_the_others(seed: int) -> None:
         gather.seats[0].step(stream[0], None)
 
 
-def test_a_model_without_the_native_executor_is_forked(tmp_path: Path, seed: int) -> None:
-    from wmrt.service.settings import ServeSettings
+def test_the_fused_step_of_a_gpu_is_served_as_a_group(seed: int) -> None:
+    """Its operators run on the CPU here; that nothing else is another way is what is tested."""
+    model = rowwise.model_of(seed)
+    made = crew._seated(model, ServeSettings(robots=3, cpu=-1))
+    assert made.described["shared_read_of_weights"]
+    told = made.described["group"]
+    assert told["rows"] == [1, 2, 3] and not told["graph"] and told["graph_reason"]
+    alone = [model.fork() for _ in range(3)]
+    for state_, robot in zip(states(model.schema, 6, seed), (0, 2, 2, 1, 0, 2), strict=True):
+        mine, theirs = made.seats[robot].step(state_, None), alone[robot].step(state_)
+        assert np.array_equal(mine.action, theirs.action)
+    kept = made.seats[2].snapshot()
+    assert int(kept.tensors["step"]) == 3
+    made.seats[2].reset()
+    assert not int(made.seats[2].snapshot().tensors["step"])
+    made.seats[2].restore(kept)
+    made.close()
 
+
+def test_a_model_without_the_native_executor_is_forked(tmp_path: Path, seed: int) -> None:
     made = crew._seated(model_of(seed, executor="eager"), ServeSettings(robots=3, cpu=-1))
     assert len(made.seats) == 3 and not made.described["shared_read_of_weights"]
     assert "native executor" in made.described["shared_read_of_weights_reason"]

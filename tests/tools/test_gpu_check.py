@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import torch
 
+from tests.runtime import rowwise
 from tests.runtime.tape import Tape, TapeBackend
-from tools import gpu_check, gpu_report, gpu_sections, gpu_tests
+from tools import gpu_check, gpu_group, gpu_report, gpu_sections, gpu_tests
 from tools.gpu_check import SECTIONS, Section, child, in_a_process, main, run_all
 from wmrt.core import frozen_garbage
 from wmrt.core.errors import UnsupportedError, UsageError
@@ -106,6 +107,36 @@ def test_a_replay_that_differs_later_is_short(
     found = look("capture", tmp_path, backend=Late)
     assert (found["verdict"], found["reason"]) == ("short", "replays differ from eager steps: bf16")
     assert found["findings"]["bf16"]["different"] == ["chunk"]
+
+
+def group(tmp_path: Path, **changes: Any) -> dict[str, Any]:
+    small = {"robots": 3, "grouped": 1, "captures": TapeBackend, "ops": rowwise.OPS}
+    return look("group", tmp_path, **small, **changes)
+
+
+def test_robots_of_a_group_are_compared_with_each_alone(tmp_path: Path) -> None:
+    found = group(tmp_path)
+    assert found["verdict"] == "pass", found
+    got = found["findings"]
+    assert got["compared"] == {"steps": 3, "different": []}
+    assert list(got["step_ms"]) == ["1", "2", "3"] and got["report"]["graph"]
+    assert sum(got["report"]["ran"].values()) == 3 + 3 * 21
+    what = {"device": "Fake", "capability": 90, "smi": None}
+    what |= dict.fromkeys(("torch", "cuda", "triton", "python", "commit"), "1")
+    assert "group: 3 robots " in "\n".join(gpu_report.lines(what, {"group": found}))
+
+
+def test_a_robot_that_is_another_one_in_a_group_is_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = gpu_group.TritonGroup.step
+
+    def swapped(group: Any, robots: Any, *given: Any) -> Any:
+        return step(group, [(robot + 1) % 3 for robot in robots], *given)
+
+    monkeypatch.setattr(gpu_group.TritonGroup, "step", swapped)
+    found = group(tmp_path)
+    assert found["verdict"] == "short" and "ring keys" in found["reason"]
 
 
 def test_bench_has_a_row_for_each_recipe_and_their_ratios(tmp_path: Path) -> None:
@@ -202,7 +233,8 @@ def test_a_section_that_cannot_be_captured_is_an_error(tmp_path: Path) -> None:
 
 
 def test_sections_are_there_and_fit_into_eight_minutes() -> None:
-    assert all(callable(getattr(gpu_sections, section.name)) for section in SECTIONS)
+    every = (*SECTIONS, *gpu_check.BY_NAME)
+    assert all(callable(getattr(gpu_sections, section.name)) for section in every)
     assert sum(section.seconds for section in SECTIONS) <= gpu_check.TOTAL <= 470
     assert set(gpu_sections.kernel_tests()) > {"tests.kernels.triton.test_gemv"}
 

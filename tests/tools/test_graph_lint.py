@@ -42,10 +42,12 @@ def test_what_breaks_a_capture_falls_short(monkeypatch: pytest.MonkeyPatch) -> N
     assert "falls short: a capture of this step would fail" in done.output
 
 
+@pytest.mark.parametrize("step", ["fused", "group"])
 @pytest.mark.parametrize("recipe", ["nvfp4", "mxfp4", "w4a8"])
-def test_the_fused_step_allocates_nothing(recipe: str, tmp_path: Path) -> None:
+def test_the_fused_step_allocates_nothing(recipe: str, step: str, tmp_path: Path) -> None:
     path = tmp_path / "lint.json"
-    done = run("--preset", "tiny", "--recipe", recipe, "--batch", "3", "--json", str(path))
+    given = ("--preset", "tiny", "--recipe", recipe, "--batch", "3", "--step", step)
+    done = run(*given, "--json", str(path))
     assert done.exit_code == 0, done.output
     results = json.loads(path.read_text("utf-8"))["results"]
     assert results["capturable"] and results["clean"] and not results["faults"]

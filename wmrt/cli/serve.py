@@ -77,7 +77,7 @@ _ACCESS = (
     ),
     click.option("--rate", type=float, help="Messages a second by connection. Default: 2000."),
     click.option("--connections", type=int, help="At one time. Default: 256."),
-    click.option("--max-body", type=int, help="Bytes of a message. Default: 1 MiB."),
+    click.option("--max-body", type=int, help="Bytes of a message. Default: 128 KiB."),
     click.option("--audit", type=_FILE, help="Append who did what, as JSON lines."),
     click.option("--log-format", type=click.Choice(["text", "json"]), help="Default: text."),
     click.option("--otel/--no-otel", default=None, help="Traces; default: if OTEL_... asks."),

@@ -61,7 +61,11 @@ class Address:
             raise UsageError(f"address {text!r}: ws://host:port, wss://host:port or unix:/path")
 
     def socket(self, seconds: float, context: ssl.SSLContext | None) -> socket.socket:
-        """A connected socket; OSError if it cannot be had in time."""
+        """A connected socket.
+
+        Raises:
+            OSError: it cannot be had in time. ServiceError: its certificate is not accepted.
+        """
         if self.path:
             own = socket.socket(socket.AF_UNIX)
             try:
@@ -73,10 +77,21 @@ class Address:
             return own
         own = socket.create_connection((self.host, self.port), seconds)
         own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self.tls:
-            context = context or ssl.create_default_context()
-            own = context.wrap_socket(own, server_hostname=self.host)
-        return own
+        return self._wrapped(own, context) if self.tls else own
+
+    def _wrapped(self, own: Any, context: ssl.SSLContext | None) -> ssl.SSLSocket:
+        context = context or ssl.create_default_context()
+        try:
+            return context.wrap_socket(own, server_hostname=self.host)
+        except ssl.SSLCertVerificationError as error:
+            own.close()
+            raise ServiceError(
+                f"{self.text}: the certificate is not accepted: {error.verify_message}",
+                "certificate",
+            ) from None
+        except BaseException:
+            own.close()
+            raise
 
     @property
     def uri(self) -> str:
@@ -106,6 +121,8 @@ class Channel:
         context: ssl.SSLContext | None,
         robot: str | None = None,
     ) -> None:
+        #: `time.monotonic` seconds since when something was sent and nothing heard; None if not.
+        self.silent: float | None = None
         self._messages: deque[bytes | str] = deque()
         self._parts: list[bytes] = []
         self._text = False
@@ -145,6 +162,8 @@ class Channel:
                 self._protocol.send_binary(data)
         except WebSocketException as error:
             raise self._lost(str(error)) from None
+        if self.silent is None:
+            self.silent = time.monotonic()
         self._flush(end)
 
     def receive(self, end: float) -> bytes | str:
@@ -156,7 +175,10 @@ class Channel:
     def waiting(self) -> bool:
         """Whether a message can be had without waiting; reads what has come. May raise `Lost`."""
         while not self._messages and select.select([self._socket], [], [], 0)[0]:
-            self._read(time.monotonic() + 1.0)
+            try:
+                self._read(time.monotonic() + 0.01)
+            except TimeoutError:  # TLS's own talk, or a part of its record
+                break
         return bool(self._messages)
 
     def close(self) -> None:
@@ -182,6 +204,7 @@ class Channel:
             raise
         except OSError as error:
             raise self._lost(error.strerror or str(error)) from None
+        self.silent = None
         if data:
             self._protocol.receive_data(data)
         else:

@@ -27,6 +27,9 @@ from wmrt.core.wire import (
 _log = logging.getLogger("wmrt.client")
 #: Refusals that pass by themselves.
 PASSING = frozenset({"not_ready", "draining", "moved", "too_many_connections", "too_fast"})
+#: Seconds without a word after something was sent, as a deadline passes: the peer has vanished, or
+#: something between swallows what is sent. The service answers by its own deadline, late or not.
+SILENCE = 5.0
 #: Close codes after which another connection is of no use: 4000 and the refusal's status.
 _FINAL = frozenset({4400, 4401, 4403, 4409})
 
@@ -208,6 +211,9 @@ class Link:
     def missed(self, said: str) -> DeadlineError:
         """The deadline has passed: count it."""
         self.counters["deadline_misses"] += 1
+        silent = None if self._channel is None else self._channel.silent
+        if silent is not None and time.monotonic() - silent > SILENCE:
+            self.lost(Lost(f"nothing heard for {SILENCE:g} s"))
         return DeadlineError(said)
 
     def event(self, name: str, **details: Any) -> None:

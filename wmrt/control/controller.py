@@ -73,6 +73,8 @@ class Controller(Stepping):
         UnsupportedError: a planner that does not fit the deadline.
     """
 
+    _lock: AbstractContextManager[Any]
+
     def __init__(
         self,
         model: Policy,
@@ -95,7 +97,7 @@ class Controller(Stepping):
     ) -> None:
         settings.policy("model", model)
         period, limit = settings.pace(period, deadline)
-        watched = settings.watchdog(watchdog, limit, clock)
+        kind = self._kind(settings.watchdog(watchdog, limit, clock))
         settings.parts(clock, timer, fallback, recorder)
         self.clock: Clock = SystemClock() if clock is None else clock
         self.breakers = breakers_for(model, period, breakers, settings.text("robot", robot))
@@ -105,13 +107,12 @@ class Controller(Stepping):
         self._intake = Intake(model.schema, settings.nanoseconds("max_age", max_age))
         self._monitor = attached(monitor, model, period)
         self._consultant, self._plan = assemble(
-            model, self._channels, self.breakers, limit, timer, kind=self._kind(watched),
-            resample=resample, max_chunk_age=max_chunk_age, foresight=self._monitor.foresight,
+            model, self._channels, self.breakers, limit, timer, kind=kind, resample=resample,
+            max_chunk_age=max_chunk_age, foresight=self._monitor.foresight,
         )  # fmt: skip
         weakref.finalize(self, self._consultant.close)
         self._instruction = getattr(model.schema, "instruction", None)
-        self._lock: AbstractContextManager[Any] = threading.RLock()
-        self._sent = self.breakers.reference
+        self._lock, self._sent = threading.RLock(), self.breakers.reference
         self._account = Account(recorder, self._channels, timer)
         self._account.attach(self)
 

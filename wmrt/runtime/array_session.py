@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -14,10 +13,9 @@ from torch import Tensor
 from wmrt.kernels.state_arguments import MOST_ROBOTS
 from wmrt.model.network import Network
 from wmrt.model.schema import UNKNOWN
-from wmrt.runtime.session import Session
+from wmrt.runtime.group_step import GroupStep, Rows
+from wmrt.runtime.session import Choice, Session
 from wmrt.runtime.step import Rollout
-
-Rows = Mapping[str, NDArray[Any]]
 
 
 class ArraySession(Session, abc.ABC):
@@ -35,6 +33,18 @@ class ArraySession(Session, abc.ABC):
         rows = self.rows
         q = next_integers(self.network, rows, self._numbers, self._others)[0]
         return q, float(rows["expected"][0]), float(rows["continues"][0])
+
+    @abc.abstractmethod
+    def group(self, robots: int) -> GroupStep:
+        """Memory of 1 to 16 robots more and a step of theirs, with this session's settings.
+
+        Raises `UnsupportedError` for ``graph="on"`` where that cannot be had, and what a device
+        without memory raises.
+        """
+
+    def fresh_choice(self, seed: int) -> Choice:
+        """How another robot with these settings picks its action."""
+        return Choice(self.network.action_head.centers, **{**self.options, "seed": seed})
 
     @torch.inference_mode()
     def imagine(self, plan: Tensor) -> Rollout:

@@ -49,6 +49,18 @@ def no_graph(device: torch.device) -> str:
     return f"a CUDA Graph needs a CUDA device, this one is {device}"
 
 
+def drawn_graph(requested: str) -> ResolvedGraph:
+    """Of a step between whose halves an action is drawn; `UnsupportedError` for ``on``."""
+    check_mode(requested)
+    reason = "the action is drawn between two halves of a step"
+    if requested == "on":
+        raise UnsupportedError(
+            f"graph=on cannot be had: {reason}; leave out sample and action_noise, or use "
+            "graph=auto"
+        )
+    return ResolvedGraph(False, "switched off" if requested == "off" else reason)
+
+
 class State(Enum):
     """Where an executor is; `PROVING` compares the first replay with an eager run."""
 

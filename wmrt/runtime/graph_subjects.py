@@ -68,10 +68,11 @@ def fused_subject(
     actions: ActionSpec,
     recipe: Recipe,
     batch: int = 1,
+    group: int | None = None,
 ) -> Callable[[], Subject]:
-    """Makes `TritonState` of ``batch`` robots, without its two copies from and to the host, when it
-    is called inside `fake_cuda`. The weights of one layer are real until then: which type they have
-    depends on their values."""
+    """Makes `TritonState` of ``batch`` robots, of a group of so many if one is given, without its
+    two copies from and to the host, when it is called inside `fake_cuda`. The weights of one layer
+    are real until then: which type they have depends on their values."""
     network = random_network(schema, config.with_(layers=1), actions, recipe, torch.device("cpu"))
     model = TritonModel(network)
 
@@ -82,7 +83,8 @@ def fused_subject(
             if name != "network":
                 setattr(model, name, over_tensors(value, fake_like))
         model.layers = model.layers * config.layers
-        state = TritonState(network, model, batch)
+        ring = None if group is None else network.new_ring(group)
+        state = TritonState(network, model, batch, group=ring)
         return Subject(state.compute, {**state.buffers, **state.arrays})
 
     return make

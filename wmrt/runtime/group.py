@@ -11,12 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from wmrt.core.errors import UnsupportedError, UsageError
-from wmrt.kernels.native.step import DECODE, HEAD, PREDICT, ROBOTS, TRUNK
+from wmrt.kernels.state_arguments import MOST_ROBOTS
 from wmrt.model.encoded import Encoded
-from wmrt.runtime.array_session import next_integers, other_columns
+from wmrt.runtime.array_session import ArraySession, next_integers, other_columns
 from wmrt.runtime.checks import check_action
-from wmrt.runtime.native_session import NativeSession, output_of
-from wmrt.runtime.native_state import NativeState
+from wmrt.runtime.group_step import GroupReport, GroupStep, Rows
 from wmrt.runtime.snapshot import Snapshot
 from wmrt.runtime.step import Step
 from wmrt.runtime.world_model import WorldModel
@@ -31,30 +30,34 @@ class SessionGroup:
     noise from the model's seed plus i. Not thread-safe.
 
     Args:
-        model: under the native executor. Its own session is not touched.
+        model: under the native executor, or the fused kernels of a GPU, which are captured as the
+            model's own step was asked to be. Its own session is not touched.
         robots: 1 to 16.
+        steps: what steps them; None: what the model's session makes.
 
     Raises:
         UsageError: another number of robots.
-        UnsupportedError: the model runs eagerly; the message says why.
+        UnsupportedError: the model runs eagerly, the message says why; or with ``graph="on"``, and
+            the group's steps cannot be captured.
+        DeviceError, OutOfMemoryError: the device failed, or had no memory left.
     """
 
-    def __init__(self, model: WorldModel, robots: int) -> None:
+    def __init__(self, model: WorldModel, robots: int, steps: GroupStep | None = None) -> None:
         session = model.session
-        if not isinstance(session, NativeSession):
+        if not isinstance(session, ArraySession):
             resolved = model.report().resolved
             why = f" ({resolved['executor_reason']})" if resolved["executor_reason"] else ""
             raise UnsupportedError(
-                "a group needs the native executor, and this model is stepped by the "
-                f"{resolved['executor']} one{why}; use one fork of the model per robot"
+                "a group needs the native executor, or the one of a GPU, triton, and this model is "
+                f"stepped by the {resolved['executor']} one{why}; use one fork of the model per "
+                "robot"
             )
-        if not (type(robots) is int and 1 <= robots <= ROBOTS):
-            raise UsageError(f"robots={robots!r}: 1 to {ROBOTS} share one read of the weights")
+        if not (type(robots) is int and 1 <= robots <= MOST_ROBOTS):
+            raise UsageError(f"robots={robots!r}: 1 to {MOST_ROBOTS} share one read of the weights")
         self.model, self.robots = model, robots
-        self._state = NativeState(model.network, session.executor, robots)
-        self._rows = {name: tensor.numpy() for name, tensor in self._state.arrays.items()}
+        self._steps = session.group(robots) if steps is None else steps
         self._own = [session.fresh_choice(session.seed + i) for i in range(robots)]
-        self._numbers = model.network.numeric_index.numpy()
+        self._numbers = model.network.numeric_index.cpu().numpy()
         self._others = other_columns(model.network)
         self._last = [tuple(model.schema.neutral)] * robots
 
@@ -89,9 +92,9 @@ class SessionGroup:
         ]
         read = [self.model.schema.encode(state, strict=strict) for state in states]
         encoded = time.perf_counter_ns()
-        self._run(chosen, read, before)
+        rows = self._steps.step(chosen, read, before, self._own)
         ran = time.perf_counter_ns()
-        answers = self._answers(chosen, read)
+        answers = self._answers(chosen, read, rows)
         end = time.perf_counter_ns()
         timing = {
             "encode": encoded - begin,
@@ -101,6 +104,11 @@ class SessionGroup:
         }
         return [Step(**answer, timing_ns=dict(timing)) for answer in answers]
 
+    def report(self) -> GroupReport:
+        """What steps the group, and how often it did."""
+        return self._steps.report(self.model.report().kernels)
+
+    @torch.inference_mode()
     def reset(self, robot: int | None = None) -> None:
         """Start a new episode for one robot, or for all."""
         for i in range(self.robots) if robot is None else [self._index(robot)]:
@@ -116,6 +124,7 @@ class SessionGroup:
         generator = self._own[index].generator.get_state()
         return Snapshot(self.model.origin(), tensors, generator, self._last[index])
 
+    @torch.inference_mode()
     def restore(self, robot: int, snapshot: Snapshot) -> None:
         """Continue from ``snapshot``; `UsageError` if it is another model's."""
         index = self._index(robot)
@@ -129,7 +138,7 @@ class SessionGroup:
         """Views of one robot's memory, with the batch axis."""
         return {
             name: tensor.narrow(_BATCH_AXIS.get(name, 0), robot, 1)
-            for name, tensor in self._state.ring.tensors().items()
+            for name, tensor in self._steps.ring.tensors().items()
         }
 
     def _index(self, robot: int) -> int:
@@ -149,25 +158,9 @@ class SessionGroup:
             )
         return chosen
 
-    def _run(self, chosen: list[int], read: list[Encoded], before: list[tuple[float, ...]]) -> None:
-        state, rows = self._state, self._rows
-        state.choose(chosen)
-        for b, (encoded, action) in enumerate(zip(read, before, strict=True)):
-            rows["codes"][b], rows["values"][b] = encoded.codes, encoded.values
-            rows["previous"][b] = action
-        if not any(self._own[robot].draws for robot in chosen):
-            state.run(TRUNK | HEAD | PREDICT | DECODE)
-            return
-        state.run(TRUNK | HEAD)
-        with torch.inference_mode():
-            for b, robot in enumerate(chosen):
-                out = output_of(state.arrays, slice(b, b + 1))
-                out.action.copy_(self._own[robot].action(out.logits, out.chunk))
-        state.run(PREDICT | DECODE)
-
-    def _answers(self, chosen: list[int], read: list[Encoded]) -> list[dict[str, Any]]:
+    def _answers(self, chosen: list[int], read: list[Encoded], rows: Rows) -> list[dict[str, Any]]:
         """What each robot's `Step` holds, but for the time."""
-        rows, schema = self._rows, self.model.schema
+        schema = self.model.schema
         following = next_integers(self.model.network, rows, self._numbers, self._others)
         pack = self.model.network.action_quant.pack
         answers = []

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wmrt.kernels.native.step import DECODE, HEAD, PREDICT, TRUNK
-from wmrt.model.heads import Prediction
 from wmrt.model.network import Network
 from wmrt.runtime.array_session import ArraySession
+from wmrt.runtime.native_group import NativeGroup, output_of
 from wmrt.runtime.native_state import NativeExecutor, NativeState
-from wmrt.runtime.session import Choice, Output
+from wmrt.runtime.session import Output
 from wmrt.runtime.step import Rollout
 
 
@@ -50,9 +50,9 @@ class NativeSession(ArraySession):
         """Another session on the same network with the same settings."""
         return NativeSession(self.network, self.executor, **self.options)
 
-    def fresh_choice(self, seed: int) -> Choice:
-        """How another robot with these settings picks its action."""
-        return Choice(self.network.action_head.centers, **{**self.options, "seed": seed})
+    def group(self, robots: int) -> NativeGroup:
+        """See `ArraySession.group`."""
+        return NativeGroup(self.network, self.executor, robots)
 
     def step(
         self,
@@ -115,11 +115,3 @@ class NativeSession(ArraySession):
 
         rows = {name: tensor.numpy() for name, tensor in arrays.items()}
         return self._follow(plan, rows, predict, lambda: state.run(TRUNK))
-
-
-def output_of(arrays: dict[str, Tensor], robots: slice) -> Output:
-    """Views of the rows of some robots."""
-    part = {name: tensor[robots] for name, tensor in arrays.items()}
-    names = ("change", "missing", "category", "reward", "proceed")
-    prediction = Prediction(*(part[name] for name in names))
-    return Output(part["hidden"], part["logits"], part["chunk"], part["action"], prediction)

@@ -20,14 +20,15 @@ _ALIGNED = 16
 Shapes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
 
-def inputs_of(network: Network, robots: int) -> Shapes:
-    """What the host writes before a step."""
+def inputs_of(network: Network, robots: int, some: bool = False) -> Shapes:
+    """What the host writes before a step; with `some`, also which robots of a group step."""
     columns, actions = len(network.schema.columns), len(network.actions)
-    return {
+    given = {
         "codes": ((robots, columns), torch.int32),
         "values": ((robots, columns), torch.float32),
         "previous": ((robots, actions), torch.float32),
     }
+    return {**given, "robots": ((robots,), torch.int32)} if some else given
 
 
 def results_of(network: Network, robots: int) -> Shapes:

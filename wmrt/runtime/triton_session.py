@@ -10,14 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wmrt.core.errors import UnsupportedError
 from wmrt.model.network import Network
 from wmrt.runtime.array_session import ArraySession
 from wmrt.runtime.cuda_graph import CudaGraphExecutor
 from wmrt.runtime.graph_backend import GraphBackend
-from wmrt.runtime.graph_states import ResolvedGraph
+from wmrt.runtime.graph_states import ResolvedGraph, drawn_graph
 from wmrt.runtime.session import Output, Session
 from wmrt.runtime.step import Rollout
+from wmrt.runtime.triton_group import TritonGroup
 from wmrt.runtime.triton_model import TritonModel
 from wmrt.runtime.triton_state import DECODE, HEAD, PREDICT, TRUNK, TritonState
 
@@ -63,16 +63,11 @@ class TritonSession(ArraySession):
         """See `Session.capture`. The graph holds everything from the copy of the inputs to that of
         the results."""
         self._mode = graph
-        if self.choice.draws and graph != "off":
-            reason = "the action is drawn between two halves of a step"
-            if graph == "on":
-                raise UnsupportedError(
-                    f"graph=on cannot be had: {reason}; leave out sample and action_noise, or use "
-                    "graph=auto"
-                )
+        if self.choice.draws:
+            resolved = drawn_graph(graph)
             self._step = self._executor("off")
             self._step.prepare()
-            return ResolvedGraph(False, reason)
+            return resolved
         self._step = self._executor(graph, backend)
         return self._step.prepare()
 
@@ -86,6 +81,11 @@ class TritonSession(ArraySession):
         other = TritonSession(self.network, self.model, **self.options)
         other.capture(self._mode)
         return other
+
+    def group(self, robots: int) -> TritonGroup:
+        """See `ArraySession.group`."""
+        draws = self.choice.draws
+        return TritonGroup(self.network, self.model, robots, graph=self._mode, draws=draws)
 
     @torch.inference_mode()
     def step(

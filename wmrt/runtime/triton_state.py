@@ -25,7 +25,8 @@ ALL = TRUNK | HEAD | PREDICT | DECODE
 
 
 class TritonState:
-    """Memory of up to 16 robots on a network's device, and one step of all of them.
+    """Memory of up to 16 robots on a network's device, and one step of all of them; or one step of
+    so many robots of a group, whose memory others step too.
 
     Attributes:
         ring: plain tensors, which a step writes in place.
@@ -37,27 +38,39 @@ class TritonState:
 
     Args:
         ops: where the operators are, `torch.ops.wmrt` unless given.
+        group: the memory of as many robots or more, of which a step takes those in the input
+            ``robots`` int32[B], each at most once, at first the first ones. None: one of its own.
     """
 
     def __init__(
-        self, network: Network, model: TritonModel, robots: int = 1, ops: Any = None
+        self,
+        network: Network,
+        model: TritonModel,
+        robots: int = 1,
+        ops: Any = None,
+        group: Ring | None = None,
     ) -> None:
         if not 1 <= robots <= MOST_ROBOTS:
             raise UsageError(f"robots={robots}: 1 to {MOST_ROBOTS} share one step")
         self.network, self.model, self.robots = network, model, robots
         self._ops = torch.ops.wmrt if ops is None else ops
         self.device = network.increments.device
-        self.ring: Ring = network.new_ring(robots)
-        self.sent, self.sent_host, inputs = block_of(inputs_of(network, robots), self.device)
+        self.ring: Ring = network.new_ring(robots) if group is None else group
+        self._one = torch.ones(robots, dtype=torch.int64, device=self.device)
+        taken = inputs_of(network, robots, some=group is not None)
+        self.sent, self.sent_host, inputs = block_of(taken, self.device)
         self.got, self.got_host, results = block_of(results_of(network, robots), self.device)
         inner = {
             name: torch.zeros(shape, dtype=dtype, device=self.device)
             for name, (shape, dtype) in inner_of(network, model, robots).items()
         }
         self.arrays = {**inputs, **results, **inner}
-        given = views_of(self.sent_host, inputs_of(network, robots))
+        given = views_of(self.sent_host, taken)
         told = views_of(self.got_host, results_of(network, robots))
         self.host = {**given, **told}
+        if group is not None:
+            given["robots"].copy_(torch.arange(robots))
+            inputs["robots"].copy_(given["robots"])
         self._name_parts()
 
     def _name_parts(self) -> None:
@@ -117,7 +130,9 @@ class TritonState:
 
     def _trunk(self) -> None:
         ops, a, model, ring = self._ops, self.arrays, self.model, self.ring
-        x, turn = a["x"], (a["cos"], a["sin"])
+        x, turn, some = a["x"], (a["cos"], a["sin"]), a.get("robots")
+        # Where some robots step, slots count over the rings of all.
+        rings = [t if some is None else t.flatten(1, 2) for t in (ring.keys, ring.values)]
         ops.state_fusion(
             *(a["codes"], a["values"], a["previous"], model.fusion, model.fusion_sizes),
             *(a["before"], a["work"], x),
@@ -125,11 +140,10 @@ class TritonState:
         ops.transition_select(
             *(x, a["before"], ring.step, model.selector, self.network.config.selector),
             *(ring.hidden, ring.cell, ring.select_keys, a["work"], a["slots"], a["bias"], *turn),
+            some,
         )
         behind = [layer.qkv.tensors for layer in model.layers[1:]] + [()]
-        for layer, keys, values, after in zip(
-            model.layers, ring.keys, ring.values, behind, strict=True
-        ):
+        for layer, keys, values, after in zip(model.layers, *rings, behind, strict=True):
             ops.norm_qkv_rope_store(
                 *(x, layer.attention_norm, RMS_EPS, *layer.qkv, *turn, a["slots"]),
                 *(a["normed"], a["q"], keys, values, *layer.out.tensors),
@@ -144,7 +158,10 @@ class TritonState:
             )
             ops.gemv_residual(*gated, *layer.down, x, *after)
         ops.rms_norm_to(x, model.heads.norm, model.heads.eps, a["hidden"])
-        ring.step.add_(1)
+        if some is None:
+            ring.step.add_(1)
+        else:
+            ring.step.index_add_(0, some, self._one)
 
     def _dense(self, x: str, layer: DenseWeight, activation: str, out: str) -> None:
         given = (self.arrays[x], None, 0.0, layer.weight, layer.bias, activation)

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from wmrt.core.errors import UsageError
 from wmrt.kernels import reference
 from wmrt.kernels.triton import dense as kernel
+from wmrt.kernels.triton import interpreter
 from wmrt.kernels.triton.interpreter import repaired
 
 UNIT = 2.0**-24
@@ -123,6 +124,24 @@ def test_the_bits_of_a_vector_do_not_depend_on_the_others(seed: int) -> None:
     given = draw(seed, (3, 5, 1100), torch.bfloat16)
     together = run(*given)
     for b in range(3):
+        assert torch.equal(run(given[0][b : b + 1], *given[1:]), together[b : b + 1])
+
+
+def test_a_launch_takes_no_more_vectors_than_fit_its_registers(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, launched = draw(seed, (11, 5, 100), torch.bfloat16), []
+    together, launch = run(*given), interpreter._run
+
+    def heard(function: Any, *args: Any, **options: Any) -> None:
+        launched.append(options["BATCH"])
+        launch(function, *args, **options)
+
+    monkeypatch.setattr(interpreter, "_run", heard)
+    with interpreter.repaired():
+        again = run(*given)
+    assert torch.equal(again, together) and launched == [kernel.VECTORS, 11 - kernel.VECTORS]
+    for b in (0, 7, 8, 10):
         assert torch.equal(run(given[0][b : b + 1], *given[1:]), together[b : b + 1])
 
 

@@ -182,6 +182,30 @@ def test_a_robot_has_its_bits_in_every_batch_and_for_itself(seed: int) -> None:
     assert dirty[0].isnan().all() and torch.equal(dirty[1], whole[1])
 
 
+def test_slots_may_count_over_all_rings(seed: int) -> None:
+    """Of more rings than robots: each stores in the ring that its slots say, and nowhere else."""
+    case = make(np.random.default_rng(seed), batch=2)
+    want = rows_of(case.run(), case)
+    owner = torch.randperm(4, generator=torch.Generator().manual_seed(seed))[:2]
+    own, size = case.slots[:, :1].cpu().long(), case.cos.shape[1] * 2
+    case.slots += RING * owner[:, None].to(case.slots)
+    shape = (2, 4 * RING, case.groups, size)
+    for call in ("kernel", "operator"):
+        work, q, *_ = case.buffers()
+        rings = torch.full(shape, torch.nan, device=DEVICE)
+        if call == "kernel":
+            place = (case.cos, case.sin, case.slots)
+            launch(HOW, case.x, case.norm, EPS, case.matrix, *place, work, q, *rings)
+        else:
+            OP(*case.flat(), work.cpu(), q := q.cpu(), *(rings := rings.cpu()))
+        keys, values = rings.cpu().view(2, 4, RING, case.groups, size)
+        place = owner, own[:, 0]
+        got = torch.cat([q.cpu(), keys[place], values[place]], 1)
+        assert torch.equal(got, want) if call == "kernel" else got.isfinite().all()
+        keys[place] = values[place] = torch.nan
+        assert keys.isnan().all() and values.isnan().all()
+
+
 def test_zeros_and_what_is_tiny(seed: int) -> None:
     case = make(np.random.default_rng(seed), batch=2)
     case.x[0], case.x[1] = 0.0, 1e-30
@@ -201,7 +225,8 @@ def test_zeros_and_what_is_tiny(seed: int) -> None:
         ({10: torch.zeros(9, dtype=torch.int8)}, UsageError, "work has 9 bytes, 1152 are needed"),
         ({10: torch.zeros(9999)}, UsageError, r"it has to be int8 \[n\]"),
         ({11: torch.zeros(2, 4, 6)}, QuantizationError, "30 rows; 4 query heads and twice 1 heads"),
-        ({12: torch.zeros(2, 5, 6)}, UsageError, r"they have to be \[B, H, hd\] and"),
+        ({12: torch.zeros(5, 6)}, UsageError, r"they have to be \[B, H, hd\] and"),
+        ({12: torch.zeros(2, 5, 6)}, UsageError, r"values is .*\[2, 5, 1, 6\]; .*\[2, 5, 6\]"),
         ({13: torch.zeros(2, 4, 1, 6)}, UsageError, r"values is .*\[2, 4, 1, 6\]"),
     ],
 )

@@ -42,7 +42,11 @@ ARGUMENTS = {"state_fusion": fusion_arguments, "transition_select": select_argum
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_torch_accepts_the_registration(name: str, seed: int) -> None:
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    torch.library.opcheck(getattr(OPS, name).default, ARGUMENTS[name](seed), test_utils=checks)
+    given = ARGUMENTS[name](seed)
+    torch.library.opcheck(getattr(OPS, name).default, given, test_utils=checks)
+    if name == "transition_select":
+        some = (*given, torch.tensor([1, 0], dtype=torch.int32))
+        torch.library.opcheck(getattr(OPS, name).default, some, test_utils=checks)
 
 
 def on_meta(value: Any) -> Any:

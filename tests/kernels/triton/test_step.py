@@ -68,3 +68,30 @@ def test_a_robot_has_the_same_bits_in_every_batch(seed: int) -> None:
             for name in ("hidden", "logits", "outputs", "slots"):
                 assert torch.equal(two.arrays[name][1], alone.arrays[name][0]), name
             assert np.array_equal(two.rows["following"][1], alone.rows["following"][0])
+
+
+@pytest.mark.full
+@torch.inference_mode()
+def test_some_robots_of_a_group_have_the_bits_that_each_has_alone(seed: int) -> None:
+    """Of three rings, in steps of two, one and two rows; the second looks back."""
+    network = build_network(tiny(seed, layers=1), "nvfp4", torch.device("cpu")).network
+    model, ring = TritonModel(network), network.new_ring(3)
+    alone = [TritonState(network, model, 1, KERNELS) for _ in range(3)]
+    with repaired():
+        for index, chosen in enumerate([(2, 0), (0,), (1, 2)]):
+            some = TritonState(network, model, len(chosen), KERNELS, ring)
+            some.rows["robots"][:] = chosen
+            step(some, network, index, seed + index)
+            for row, robot in enumerate(chosen):
+                own = alone[robot]
+                for name in ("codes", "values", "previous"):
+                    own.rows[name][0] = some.rows[name][row]
+                own.run()
+                for name in ("hidden", "logits", "outputs", "bias"):
+                    assert torch.equal(some.arrays[name][row], own.arrays[name][0]), name
+                for name in ("chunk", "following", "continues"):
+                    assert np.array_equal(some.rows[name][row], own.rows[name][0]), name
+    for robot, own in enumerate(alone):
+        for name, tensor in ring.tensors().items():
+            mine = tensor.narrow(1 if name in ("keys", "values") else 0, robot, 1)
+            assert torch.equal(mine, own.ring.tensors()[name]), (robot, name)

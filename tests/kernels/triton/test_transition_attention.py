@@ -191,6 +191,22 @@ def test_the_bits_of_a_robot_do_not_depend_on_the_others(seed: int) -> None:
         assert torch.equal(run(Case(*(t[b : b + 1] for t in case))), together[b : b + 1])
 
 
+@pytest.mark.parametrize("how", [run, on_cpu])
+def test_slots_may_count_over_all_rings(how: Callable[..., torch.Tensor], seed: int) -> None:
+    """Of more rings than robots, the others full of NaN."""
+    shape = (3, 2, 1, 32, 9, 4)
+    case = draw(seed, shape)
+    owner = torch.randperm(5, generator=torch.Generator().manual_seed(seed))[:3]
+    rings = torch.full((2, 5, 9, 1, 32), torch.nan)
+    rings[:, owner] = torch.stack([case.keys, case.values])
+    slots = case.slots + 9 * owner[:, None].int()
+    pooled = Case(case.q, *rings.flatten(1, 2), slots, case.bias)
+    assert torch.equal(how(pooled), how(case))
+    if how is run:
+        for got, want in zip(run_int8(pooled), run_int8(case), strict=True):
+            assert torch.equal(got, want)
+
+
 @pytest.mark.parametrize(
     ("change", "error", "says"),
     [
@@ -209,6 +225,8 @@ def test_the_bits_of_a_robot_do_not_depend_on_the_others(seed: int) -> None:
         ({"values": torch.zeros(2, 5, 2, 8).double()}, UsageError, "values is torch.float64"),
         ({"slots": torch.zeros(2, 3)}, UsageError, "slots is torch.float32 .*to be torch.int32"),
         ({"slots": torch.zeros(2, 6).int()}, UsageError, "reading 6 of 5 slots"),
+        ({"keys": torch.zeros(10, 2, 8)}, UsageError, r"values is .*\[2, 5, 2, 8\].*\[10, 2, 8\]"),
+        ({"keys": torch.zeros(5, 8)}, UsageError, r"\[B, W, KV, hd\], or \[S, KV, hd\] of all"),
         ({"bias": torch.zeros(2, 2)}, UsageError, r"bias is .*\[2, 2\].*\[2, 3\]"),
         ({"out": torch.zeros(2, 8, 4).mT}, UsageError, "attended is .* contiguous"),
     ],

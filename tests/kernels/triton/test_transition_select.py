@@ -175,6 +175,31 @@ def test_a_robot_has_the_same_bits_beside_any_others(seed: int) -> None:
     assert torch.equal(broken.bias[::2], together.bias[::2])
 
 
+@pytest.mark.parametrize("kind", ["learned", "recent"])
+@pytest.mark.parametrize("op", [transition_select, torch.ops.wmrt.transition_select])
+def test_some_robots_of_a_group_step_as_each_does_alone(op: Any, kind: str, seed: int) -> None:
+    """In any order, on slots of their own rings; the others keep every bit. Torch's products round
+    otherwise for three rows than for one."""
+    off = 0.0 if op is transition_select or oracle.DEVICE == "cuda" else 1e-5
+    net = oracle.network(seed, **BARE, selector=kind)
+    whole = oracle.scene(net, [4, 30, 12, 9], seed)
+    chosen = torch.randperm(4, generator=torch.Generator().manual_seed(seed))[:3].int()
+    given = oracle.Scene(*(t[chosen] for t in whole[:2]), *whole[2:])
+    got = oracle.select(op, net, given, kind, robots=chosen)
+    for row, robot in enumerate(chosen.tolist()):
+        alone = oracle.select(op, net, whole.of(robot), kind)
+        for name in ("hidden", "cell", "select_keys"):
+            mine, want = getattr(got, name)[robot], getattr(alone, name)[0]
+            torch.testing.assert_close(mine, want, rtol=0, atol=off, equal_nan=True)
+        assert torch.equal(got.slots[row] - 13 * robot, alone.slots[0])
+        torch.testing.assert_close(got.bias[row], alone.bias[0], rtol=0, atol=off)
+        assert torch.equal(got.cos[row], alone.cos[0]) and torch.equal(got.sin[row], alone.sin[0])
+    (stays,) = {0, 1, 2, 3} - set(chosen.tolist())
+    for name in ("hidden", "cell", "select_keys"):
+        kept, before = getattr(got, name)[stays], getattr(whole, name)[stays]
+        assert torch.equal(kept.nan_to_num(7), before.nan_to_num(7)), name
+
+
 def arguments() -> dict[str, Any]:
     net = oracle.network(0, **BARE)
     given = oracle.scene(net, [4, 30], 0)
@@ -203,6 +228,18 @@ def keys(window: int, size: int) -> dict[str, Any]:
         ({"token": torch.zeros(10, 2).t()}, UsageError, "not contiguous; transition_select takes"),
         ({"hidden": torch.zeros(2, 4)}, UsageError, r"hidden is torch.float32 \[2, 4\]"),
         ({"weights": []}, UsageError, "which are 9: lstm_in, lstm_hidden"),
+        (
+            {"robots": torch.zeros(2)},
+            UsageError,
+            r"robots is .* takes contiguous int32 \[2\]",
+        ),
+        ({"robots": torch.zeros(3).int()}, UsageError, r"robots is .*\[3\].* int32 \[2\]"),
+        (
+            {"robots": torch.zeros(2).int(), "step": torch.zeros(3).long()},
+            UsageError,
+            r"hidden is torch.float32 \[2, 3\] .* \[3, 3\]",
+        ),
+        ({"step": torch.zeros(3).long()}, UsageError, r"step is torch.int64 \[3\].* \[2\] on cpu"),
         (keys(257, 3), UnsupportedError, "a window of 257 states with keys of 3"),
         (keys(200, 70), UnsupportedError, "16384 numbers of keys"),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from wmrt.core import measure
@@ -46,7 +46,7 @@ def flatness(
         if enabled:
             gc.enable()
     return {
-        "verdict": _verdict(own, planted),
+        "verdict": verdict(own, planted),
         "bytes_per_1000_steps": own,
         "planted_bytes_per_1000_steps": planted,
         "limit": LIMIT,
@@ -73,11 +73,17 @@ def _slope(step: Callable[[], object], read: Callable[[], int | None], steps: in
                 return None
             at.append(count)
             seen.append(now)
+    return growth(at, seen)
+
+
+def growth(at: Sequence[int], seen: Sequence[int]) -> float:
+    """Bytes per 1 000 steps over the last half of readings ``seen`` after ``at`` steps."""
     half = len(at) // 2
     return 1000 * measure.slope(at[half:], seen[half:])
 
 
-def _verdict(own: float | None, planted: float | None) -> str:
+def verdict(own: float | None, planted: float | None) -> str:
+    """What growths without and with the planted leak say; see `flatness`."""
     if own is None or planted is None:
         return "missing"
     if own >= LIMIT:
