@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.routing import Route, WebSocketRoute
 
@@ -92,6 +92,7 @@ def make_app(
     app.router.routes.append(Route("/v1/live", Viewers(host, Live(host)), methods=["GET"]))
     app.router.routes.extend(assets.routes())
     _refusals(app, host)
+    _document(app)
     gate = Gate(app, host, buckets)
     metrics = Metrics(host, lambda: gate.connections, dropped)
     app.include_router(_metrics(metrics))
@@ -136,7 +137,8 @@ def _probes(router: APIRouter, host: Host) -> None:
         "/readyz",
         response_model=answers.Ready,
         response_model_exclude_unset=True,
-        responses={503: {"model": answers.Ready, "description": "Not ready"}},
+        responses={503: {"model": answers.Ready, "description": "Not ready"}}
+        | answers.refusals(400),
         tags=["probes"],
     )
     async def readyz(
@@ -193,14 +195,22 @@ def _facts(router: APIRouter, host: Host) -> None:
         """The states that it takes and the actions that it gives."""
         return schema_json(host)
 
-    @router.get("/v1/info", responses=answers.refusals(429), tags=["facts"])
+    @router.get(
+        "/v1/info", responses=answers.shown(answers.INFO) | answers.refusals(429), tags=["facts"]
+    )
     async def info() -> dict[str, Any]:
         """What runs, within which limits, and how its robots are."""
         return operations.info(host)
 
-    @router.get("/v1/breakers", responses=answers.refusals(400, 409, 429), tags=["facts"])
+    @router.get(
+        "/v1/breakers",
+        responses=answers.shown(answers.BREAKERS) | answers.refusals(400, 409, 429),
+        tags=["facts"],
+    )
     async def breakers(
-        robot: str | None = Query(None, description="All robots if it is left out."),
+        robot: str | None = Query(
+            None, description="All robots if it is left out.", examples=["r2"]
+        ),
     ) -> dict[str, Any]:
         """State, counters and last events of the breakers."""
         return await operations.breakers(host, robot)
@@ -211,8 +221,8 @@ def _metrics(metrics: Metrics) -> APIRouter:
 
     @router.get(
         "/metrics",
-        response_class=PlainTextResponse,
-        responses=answers.refusals(429),
+        response_class=Response,
+        responses=answers.shown(answers.METRICS, "text/plain") | answers.refusals(429),
         tags=["facts"],
     )
     async def exposition() -> Response:
@@ -240,6 +250,22 @@ def _operator(router: APIRouter, host: Host) -> None:
         state = request.scope["state"]
         operator = state["rights"].operator
         return await operations.operate(host, action, message, operator, state["client"])
+
+
+def _document(app: FastAPI) -> None:
+    """What is malformed is answered with 400 here, never with FastAPI's own 422."""
+    whole = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        found = whole()
+        for operations_of in found["paths"].values():
+            for operation in operations_of.values():
+                operation["responses"].pop("422", None)
+        for name in ("HTTPValidationError", "ValidationError"):
+            found["components"]["schemas"].pop(name, None)
+        return found
+
+    app.openapi = openapi  # type: ignore[method-assign]
 
 
 def _refusals(app: FastAPI, host: Host) -> None:
