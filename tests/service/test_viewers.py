@@ -15,7 +15,7 @@ import pytest
 
 from tests.service.doubles import CanarySeat, Running, service, until
 from tests.service.raw import state
-from wmrt.service import viewers
+from wmrt.service import records, viewers
 from wmrt.service.live import Live
 from wmrt.service.viewers import VIEWERS, Viewers
 
@@ -108,6 +108,23 @@ def test_frames_hold_what_is_new(running: Running) -> None:
             assert news["steps"] == 4 and not news["refusals"]
             assert news["slots"][-1]["i"] == first["slots"][-1]["i"] + 1
             assert len(news["slots"]) == 2  # the last one may have grown
+
+
+def test_a_new_viewer_is_brought_up_to_date_piece_by_piece(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "SLOT", 0.0)  # a slot for each step
+    with running.raw(TOKEN) as robot:
+        robot.open("r1")
+        for n in range(records.TOLD + 50):
+            robot.acted(n)
+        with looking(running) as messages:
+            first = frame(messages, "slots")
+            assert first["more"] and len(first["slots"]) == records.TOLD and "last" not in first
+            second = frame(messages, "slots")
+            assert not second["more"] and second["last"]["step"] == records.TOLD + 50
+            indices = [slot["i"] for slot in first["slots"] + second["slots"]]
+            assert indices == list(range(records.TOLD + 50))
 
 
 def test_what_operators_do_is_seen(running: Running) -> None:
