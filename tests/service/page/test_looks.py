@@ -45,10 +45,9 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    folder = tmp_path_factory.mktemp("looks")
-    with service(
-        folder, [CanarySeat(0.002)], tcp=True, token=TOKEN, operator_token=OPERATOR
-    ) as one:
+    options: dict[str, Any] = {"tcp": True, "token": TOKEN, "operator_token": OPERATOR}
+    options["ping"] = 3600.0  # the robot is idle while the browser works, and answers none
+    with service(tmp_path_factory.mktemp("looks"), [CanarySeat(0.002)], **options) as one:
         yield one
 
 

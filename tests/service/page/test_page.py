@@ -37,9 +37,9 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
-    with service(
-        tmp_path, [CanarySeat(0.004), CanarySeat()], tcp=True, token=TOKEN, operator_token=OPERATOR
-    ) as one:
+    options: dict[str, Any] = {"tcp": True, "token": TOKEN, "operator_token": OPERATOR}
+    options["ping"] = 3600.0  # the robot is idle while the browser works, and answers none
+    with service(tmp_path, [CanarySeat(0.004), CanarySeat()], **options) as one:
         yield one
 
 
