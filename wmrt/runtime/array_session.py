@@ -13,8 +13,9 @@ from torch import Tensor
 from wmrt.kernels.state_arguments import MOST_ROBOTS
 from wmrt.model.network import Network
 from wmrt.model.schema import UNKNOWN
+from wmrt.runtime.choice import Choice
 from wmrt.runtime.group_step import GroupStep, Rows
-from wmrt.runtime.session import Choice, Session
+from wmrt.runtime.session import Session
 from wmrt.runtime.step import Rollout
 
 

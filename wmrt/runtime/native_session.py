@@ -15,7 +15,7 @@ from wmrt.model.network import Network
 from wmrt.runtime.array_session import ArraySession
 from wmrt.runtime.native_group import NativeGroup, output_of
 from wmrt.runtime.native_state import NativeExecutor, NativeState
-from wmrt.runtime.session import Output
+from wmrt.runtime.output import Output
 from wmrt.runtime.step import Rollout
 
 

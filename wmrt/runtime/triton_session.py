@@ -15,7 +15,8 @@ from wmrt.runtime.array_session import ArraySession
 from wmrt.runtime.cuda_graph import CudaGraphExecutor
 from wmrt.runtime.graph_backend import GraphBackend
 from wmrt.runtime.graph_states import ResolvedGraph, drawn_graph
-from wmrt.runtime.session import Output, Session
+from wmrt.runtime.output import Output
+from wmrt.runtime.session import Session
 from wmrt.runtime.step import Rollout
 from wmrt.runtime.triton_group import TritonGroup
 from wmrt.runtime.triton_model import TritonModel
