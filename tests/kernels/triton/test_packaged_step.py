@@ -52,7 +52,7 @@ def test_kernels_once_launches_in_order_memories_by_name(step: Step) -> None:
     assert [a["dependent"] for a in (first, second, third)] == [False, False, True]
     assert first["arguments"]["eps"] == "layers.0.eps" and second["arguments"]["eps"] == 1e-5
     assert third["arguments"]["out"] == ["joined", 128] and third["arguments"]["x"] == ["x", 0]
-    assert count == {"add": ["ring.count", 0], "type": "i64", "number": 1}
+    assert count == {"add": ["ring.count", 0], "type": "i64", "count": 1, "number": 1}
     buffers = {buffer["name"]: buffer for buffer in told["buffers"]}
     assert list(buffers) == ["x", "ring.count", "joined", "layers.weight"]
     roles = {name: buffer["role"] for name, buffer in buffers.items()}
@@ -68,6 +68,15 @@ def test_its_kernels_have_the_grids_of_their_modules(step: Step) -> None:
     assert (one.name, two.name) == ("step.rms_norm_kernel.0", "step.rms_norm_kernel.1")
     assert one.grid is two.grid is not None and one.grid.folded({}) == ["batch", 1, 1]
     assert two.options == {"launch_pdl": True} and two.constants["DEPENDENT"]
+
+
+def test_what_is_computed_from_a_stored_number_is_refused(step: Step) -> None:
+    launches: list[Any] = []
+    x, weight = step.tensors["x"], step.tensors["layers.weight"]
+    with recorded(launches.append):
+        rms_norm_to(x, weight, Stored("layers.0.eps") * 2, x)
+    with pytest.raises(UsageError, match="computed from one of the checkpoint's"):
+        replace(step, actions=launches).described()
 
 
 def test_a_tensor_without_a_name_and_a_kernel_without_a_case(step: Step) -> None:
