@@ -162,7 +162,7 @@ def test_steps_that_a_restored_session_has_forgotten_are_counted(tmp_path: Path)
         place = running.host.registry.places["r1"]
         import asyncio
 
-        loop = running.host._loop
+        loop = running.host.outbox.loop
         asyncio.run_coroutine_threadsafe(running.host.registry.keep(place), loop).result(10.0)
         old = (folder / "r1.safetensors").read_bytes()
         for _ in range(4):

@@ -319,7 +319,7 @@ def test_a_service_that_hangs_is_noticed(chromium: Any, running: Running, robot:
     with opened(chromium, running.tcp) as (page, seen):
         robot.acted(0)
         says(page, "#step", "1")
-        running.host._loop.call_soon_threadsafe(time.sleep, 6.0)
+        running.host.outbox.loop.call_soon_threadsafe(time.sleep, 6.0)
         says(page, "#notice", "No data for ")
         page.wait_for_selector("#link[data-link=live]")
         page.wait_for_selector("html:not(.old)")
