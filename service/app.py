@@ -137,8 +137,10 @@ def _probes(router: APIRouter, host: Host) -> None:
         "/readyz",
         response_model=answers.Ready,
         response_model_exclude_unset=True,
-        responses={503: {"model": answers.Ready, "description": "Not ready"}}
-        | answers.refusals(400),
+        responses={
+            **answers.refusals(400),
+            503: {"model": answers.Ready, "description": "Not ready"},
+        },
         tags=["probes"],
     )
     async def readyz(
