@@ -2,6 +2,7 @@
 #   make setup [PYTHON=python3.12]   make drive   make test   make check   make test-full   make clean
 #   make bench: the step of the small preset, briefly, with report.html in out/bench
 #   make test-oracles: our formats and adapters against other libraries themselves (430 MB more in .venv)
+#   make test-fleet: `wmrt fleet` on Ray Serve itself (250 MB more in .venv)
 #   WMRT_NATIVE=0 make setup: without the native kernels, for want of a C compiler (make test needs them)
 #   make setup-system: Debian packages, as root, for tests that otherwise skip: Arm, AVX-512, a browser, HAProxy
 SHELL := bash
@@ -13,16 +14,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.wmrt-setup
 ORACLES := .venv/.wmrt-oracles
+FLEET := .venv/.wmrt-fleet
 NATIVE := kernels/native/_native.so
 
 DRIVE_ARGS ?= --recipe nvfp4 --episodes 3 --out out/drive
 BENCH_ARGS ?= --preset small --recipe nvfp4 --seconds 3 --no-cold --out out/bench
 PYTEST_ARGS ?=
 
-.PHONY: help setup setup-system drive bench test test-full test-oracles check format clean no-native
+.PHONY: help setup setup-system drive bench test test-full test-oracles test-fleet check format clean no-native
 
 help:
-	@sed -n '1,6s/^# *//p' $(MAKEFILE_LIST)
+	@sed -n '1,7s/^# *//p' $(MAKEFILE_LIST)
 
 setup: $(STAMP)
 
@@ -90,6 +92,15 @@ test-oracles: $(ORACLES)
 $(ORACLES): $(STAMP) constraints-oracles.txt
 	WMRT_NATIVE=0 $(BIN)/python -m pip install -q --no-compile -c constraints.txt -c constraints-oracles.txt \
 	  --no-build-isolation -e '.[oracles]'
+	@touch $@
+
+# Ray Serve with its replicas killed and replaced under load; elsewhere these tests skip.
+test-fleet: $(FLEET)
+	WMRT_FULL=1 $(BIN)/python -m pytest tests/service/test_fleet_ray.py $(PYTEST_ARGS)
+
+$(FLEET): $(STAMP) constraints-fleet.txt
+	WMRT_NATIVE=0 $(BIN)/python -m pip install -q --no-compile -c constraints.txt -c constraints-fleet.txt \
+	  --no-build-isolation -e '.[fleet]'
 	@touch $@
 
 check: setup

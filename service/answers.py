@@ -80,11 +80,12 @@ class Action(BaseModel):
 
 
 class Opened(BaseModel):
-    """A session. ``memory``: ``kept``, ``restored`` from a snapshot, or ``fresh``."""
+    """A session. ``memory``: ``kept``, ``restored`` from a snapshot, or ``fresh``. ``steps_lost``:
+    sequence numbers up to ``answered`` that a restored memory knows nothing of."""
 
     model_config = _example(
         kind="opened", version=1, robot="r2", session="0123456789abcdef", epoch=0, sequence=-1,
-        memory="fresh", resumed=False, schema_hash="9c1f", period=0.1, clock="system",
+        memory="fresh", resumed=False, steps_lost=0, schema_hash="9c1f", period=0.1, clock="system",
     )  # fmt: skip
     kind: str
     version: int
@@ -94,6 +95,7 @@ class Opened(BaseModel):
     sequence: int
     memory: str
     resumed: bool
+    steps_lost: int
     schema_hash: str
     period: float
     clock: str

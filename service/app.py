@@ -31,6 +31,7 @@ from wmrt.service.messages import (
 from wmrt.service.metrics import CONTENT_TYPE, Metrics
 from wmrt.service.page import assets
 from wmrt.service.refusals import Refusal
+from wmrt.service.routing import require_routed, routed_by
 from wmrt.service.security import Gate
 from wmrt.service.stream import Stream
 from wmrt.service.viewers import Viewers
@@ -160,22 +161,31 @@ def _control(router: APIRouter, host: Host) -> None:
     @router.post(
         "/v1/act",
         response_model=answers.Action,
-        responses=answers.refusals(400, 408, 409, 413, 429, 503),
+        responses=answers.refusals(400, 408, 409, 413, 421, 429, 503),
         tags=["control"],
     )
-    async def act(message: ObservationMessage) -> Any:
-        """One control step: an observation in, the action to send out."""
-        answer = await host.act(message.observed())
-        return JSONResponse(acted_json(answer))
+    async def act(message: ObservationMessage, request: Request) -> Any:
+        """One control step: an observation in, the action to send out.
+
+        A session that is not in this process and has a snapshot goes on from there; the header
+        `x-wmrt-steps-lost` then says how many sequence numbers before this one it knows nothing of.
+        """
+        require_routed(host.settings, routed_by(host.settings, request.scope), message.robot)
+        seen = message.observed()
+        opened = await host.resume(seen)
+        answer = await host.act(seen)
+        headers = {} if opened is None else {"x-wmrt-steps-lost": str(opened.steps_lost)}
+        return JSONResponse(acted_json(answer), headers=headers)
 
     @router.post(
         "/v1/reset",
         response_model=answers.Opened,
-        responses=answers.refusals(400, 408, 409, 413, 429, 503),
+        responses=answers.refusals(400, 408, 409, 413, 421, 429, 503),
         tags=["control"],
     )
-    async def reset(message: OpenMessage) -> dict[str, Any]:
+    async def reset(message: OpenMessage, request: Request) -> dict[str, Any]:
         """Open a session; with `session`, start a new episode of it. Breakers are not reset."""
+        require_routed(host.settings, routed_by(host.settings, request.scope), message.robot)
         if message.session is None:
             opened = await host.open(message.robot, None, message.measured, None)
         else:
@@ -206,15 +216,18 @@ def _facts(router: APIRouter, host: Host) -> None:
 
     @router.get(
         "/v1/breakers",
-        responses=answers.shown(answers.BREAKERS) | answers.refusals(400, 409, 429),
+        responses=answers.shown(answers.BREAKERS) | answers.refusals(400, 409, 421, 429),
         tags=["facts"],
     )
     async def breakers(
+        request: Request,
         robot: str | None = Query(
             None, description="All robots if it is left out.", examples=["r2"]
         ),
     ) -> dict[str, Any]:
         """State, counters and last events of the breakers."""
+        if robot is not None:
+            require_routed(host.settings, routed_by(host.settings, request.scope), robot)
         return await operations.breakers(host, robot)
 
 
@@ -238,7 +251,7 @@ def _operator(router: APIRouter, host: Host) -> None:
     @router.post(
         "/v1/breakers/{action}",
         response_model=answers.Robot,
-        responses=answers.refusals(400, 403, 408, 409, 413, 429),
+        responses=answers.refusals(400, 403, 408, 409, 413, 421, 429),
         tags=["operator"],
     )
     async def operate(
@@ -249,6 +262,7 @@ def _operator(router: APIRouter, host: Host) -> None:
         All but `estop` and `disengage` take the operator's token. A reset does not start motion:
         `engage` does.
         """
+        require_routed(host.settings, routed_by(host.settings, request.scope), message.robot)
         state = request.scope["state"]
         operator = state["rights"].operator
         return await operations.operate(host, action, message, operator, state["client"])

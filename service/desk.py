@@ -52,7 +52,8 @@ class Memory(NamedTuple):
     """What makes a robot continue where it was.
 
     Attributes:
-        sequence: of the last observation that was stepped. steps: control steps so far.
+        sequence: of the session's last observation that was stepped, -1 for none.
+        steps: control steps so far.
         last_action: the last one sent, normalised.
         breakers: their state. engaged: whether the policy may drive.
         snapshot: of the model's memory.
@@ -121,7 +122,8 @@ class Desk:
         self._turn = threading.Lock()
         self._job: tuple[Job, int, int] | None = None  # that is under way, since when, skipped
         self._skipped = 0
-        self._sequence = 0
+        self._stepped = (0, -1)  # session and sequence
+        self._pressed = False  # the emergency stop, and no action since
 
     def post(self, job: Job) -> Job | None:
         """Put an observation in; returns the one it replaces. Any thread, never waits."""
@@ -201,7 +203,9 @@ class Desk:
         assert self._job is not None  # set by `_begin`
         job, began, skipped = self._job
         took = time.perf_counter_ns() - began
-        self._sequence = job.observed.sequence
+        self._stepped = (job.observed.session, job.observed.sequence)
+        if self.breakers.state is State.LATCHED:
+            self._pressed = False
         timing = (skipped, began - job.arrived_ns, took)
         self._reply(job, self._answer(job, action, outcome, timing))
         self._turn.release()
@@ -228,12 +232,20 @@ class Desk:
         """A new episode; in the desk's thread. `SafetyError` for a measured value that is none."""
         self.controller.reset(measured)
 
+    def estop(self, pressed: bool) -> None:
+        """Press or release the emergency stop; any thread, never waits for a step."""
+        self._pressed = self._pressed or pressed
+        self.controller.estop(pressed)
+
     def remember(self, session: int) -> Memory:
-        """The robot's memory now; in the desk's thread."""
+        """The robot's memory now; in the desk's thread. A stop that is to latch with the next
+        action is a latch already: that action may be another process's."""
         breakers = self.breakers
+        state = State.LATCHED if self._pressed else breakers.state
+        sequence = self._stepped[1] if self._stepped[0] == session else -1
         return Memory(
-            *(self.robot, session, self.epoch, self._sequence, breakers.step),
-            *(breakers.reference, breakers.state.value, breakers.engaged, self.seat.snapshot()),
+            *(self.robot, session, self.epoch, sequence, breakers.step),
+            *(breakers.reference, state.value, breakers.engaged, self.seat.snapshot()),
         )
 
     def recall(self, memory: Memory) -> None:
@@ -241,7 +253,7 @@ class Desk:
         self.seat.restore(memory.snapshot)  # refuses before anything has changed
         self.controller.reset(memory.last_action)  # which forgets it
         self.seat.restore(memory.snapshot)
-        self.epoch, self._sequence = memory.epoch, memory.sequence
+        self.epoch, self._stepped = memory.epoch, (memory.session, memory.sequence)
         self.caution(memory.breakers, memory.engaged, memory.last_action)
 
     def caution(self, state: str, engaged: bool, last: Sequence[float] | None) -> None:

@@ -16,7 +16,7 @@ from wmrt.safety import State
 
 if TYPE_CHECKING:
     from wmrt.service.host import Host
-    from wmrt.service.registry import Place
+    from wmrt.service.places import Place
 
 #: Steps in a row that raise before the model counts as failed. One may be a robot's own fault.
 FAILURES = 3

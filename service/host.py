@@ -7,7 +7,6 @@ Nothing here waits for a step: desks work in threads of their own and answer thr
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,11 +20,12 @@ from wmrt.service.desk import Job
 from wmrt.service.logs import log
 from wmrt.service.meter import Meter
 from wmrt.service.outbox import Outbox
+from wmrt.service.places import Opened, Place
 from wmrt.service.pulse import Pulse
 from wmrt.service.refusals import Refusal
-from wmrt.service.registry import Opened, Place, Registry
+from wmrt.service.registry import Registry
 from wmrt.service.seats import warm_up
-from wmrt.service.sessions import Holder
+from wmrt.service.sessions import Holder, unknown
 from wmrt.service.settings import ServeSettings
 from wmrt.service.telemetry import Telemetry
 
@@ -69,10 +69,12 @@ class Host:
             crew, settings, audit, self.outbox.answered, self.meter, self.telemetry, options
         )
         self.outbox.places = self.registry.places
+        self.acted.append(self.registry.keeper.look)
         self.counts: Counter[str] = self.meter.refusals
         self.pulse = Pulse(self.meter.lag)
         self.warm = self.draining = False
         self._tasks: list[asyncio.Task[None]] = []
+        self._stopped = False
 
     @property
     def schema(self) -> Any:
@@ -90,8 +92,11 @@ class Host:
             await asyncio.to_thread(warm_up, self.crew.seats)
         self.warm = True
         self.audit.note("started", **self.crew.described)
-        if self.registry.store is not None and self.settings.snapshot_every:
-            self._tasks.append(asyncio.create_task(self._keep_all()))
+        if self.registry.store is not None:
+            keeping = self.registry.keeper.run(self.registry.places)
+            self._tasks.append(asyncio.create_task(keeping))
+        if self.registry.handover is not None:
+            self._tasks.append(asyncio.create_task(self.registry.handover.watch(self.registry)))
 
     def reasons(self) -> list[str]:
         """Why this process is not ready; empty if it is. See `wmrt.service.health`."""
@@ -122,16 +127,33 @@ class Host:
         session: int | None,
         measured: Sequence[float] | None,
         holder: Holder | None,
+        answered: int | None = None,
     ) -> Opened:
         """See `Registry.open`; also refuses while warming up or stopping."""
         try:
             self.require_serving()
             with self.telemetry.span("open", robot=robot[:NAME_BYTES], resumes=session is not None):
-                return await self.registry.open(robot, session, measured, holder)
+                return await self.registry.open(robot, session, measured, holder, answered)
         except Refusal as refusal:
             refusal.robot = robot
             self.refuse(refusal)
             raise
+
+    async def resume(self, seen: Observed) -> Opened | None:
+        """Restore the session of an observation that comes without a connection, if it is not in
+        this process and there is a snapshot of its epoch; None if it is here, or nothing is kept.
+
+        Raises:
+            Refusal: by name; unknown_session: there is no such snapshot.
+        """
+        if seen.robot in self.registry.places or self.registry.store is None:
+            return None
+        opened = await self.open(seen.robot, seen.session, None, None, seen.sequence - 1)
+        if opened.session.epoch < seen.epoch:  # of before a reset: another episode
+            refusal = unknown(seen.robot)
+            self.refuse(refusal)
+            raise refusal
+        return opened
 
     def refuse(self, refusal: Refusal) -> None:
         """Count a refusal and tell who listens, once: whoever sends it to a client calls this."""
@@ -202,6 +224,8 @@ class Host:
         own = place.session
         with self.telemetry.span("reset", robot=own.robot, epoch=own.epoch):
             await self.registry.in_thread(place, lambda: place.desk.reset(measured))
+        if self.registry.handover is not None:  # whoever restores it must not go on before this
+            await self.registry.keep(place)
         return Opened(own, "fresh", True, own.sequence)
 
     # Stopping
@@ -217,26 +241,19 @@ class Host:
         return True
 
     async def stop(self) -> None:
-        """Keep every robot's memory, disengage, and end the threads."""
-        self.draining = True
+        """Keep every robot's memory, disengage, and end the threads. Once is enough."""
+        if self._stopped:
+            return
+        self.draining = self._stopped = True
         for task in self._tasks:
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        why = Refusal("draining", "the service is stopping; connect again, or elsewhere")
         for place in list(self.registry.places.values()):
             try:
-                await self.registry.keep(place)
-                await self.registry.in_thread(place, place.desk.close)
+                await self.registry.put_away(place, why)
             except Exception:  # of one robot; the others are kept all the same
                 log.exception("a robot was not put away", robot=place.session.robot)
         await asyncio.to_thread(self.crew.close)
+        self.registry.close()
         self.audit.note("stopped", refusals={k: n for k, n in self.counts.items() if n})
-
-    async def _keep_all(self) -> None:
-        while True:
-            await asyncio.sleep(self.settings.snapshot_every)
-            for place in list(self.registry.places.values()):
-                try:
-                    await self.registry.keep(place)
-                except Exception:  # of one robot; the others are kept all the same
-                    log.exception("a snapshot failed", robot=place.session.robot)

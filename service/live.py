@@ -20,6 +20,7 @@ from wmrt.service import operations
 from wmrt.service.desk import Desk
 from wmrt.service.host import Host
 from wmrt.service.messages import dumps, schema_json
+from wmrt.service.places import Place
 from wmrt.service.plain import plain
 from wmrt.service.readings import Readings
 from wmrt.service.records import (
@@ -32,7 +33,6 @@ from wmrt.service.records import (
     acted_brief,
 )
 from wmrt.service.refusals import Refusal
-from wmrt.service.registry import Place
 
 #: Refusals of the process that are kept.
 REFUSALS = 100

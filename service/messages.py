@@ -93,6 +93,7 @@ class OpenMessage(_Message):
     version: int = Field(VERSION, ge=VERSION, le=VERSION, strict=True)
     robot: str = Field(description=_ROBOT)
     session: str | None = Field(None, description=_SESSION)
+    answered: Whole | None = Field(None, description="Sequence of the last answer that came.")
     measured: Measured | None = None
 
 
@@ -178,6 +179,7 @@ def opened_json(host: Any, opened: Any) -> dict[str, Any]:
         "sequence": opened.sequence,
         "memory": opened.memory,
         "resumed": opened.resumed,
+        "steps_lost": opened.steps_lost,
         "schema_hash": host.schema.hash,
         "period": host.crew.period,
         "clock": host.settings.clock,

@@ -33,7 +33,7 @@ from wmrt import __version__
 from wmrt.safety import State
 from wmrt.service.host import Host
 from wmrt.service.meter import LEVELS, Histogram, RobotMeter
-from wmrt.service.registry import Place
+from wmrt.service.places import Place
 
 #: Samples that are written in one go.
 SLICE = 100

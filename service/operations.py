@@ -11,9 +11,9 @@ from wmrt.core.wire import VERSION
 from wmrt.service.host import Host
 from wmrt.service.messages import OperatorMessage
 from wmrt.service.meter import LEVELS
+from wmrt.service.places import Place
 from wmrt.service.plain import plain
 from wmrt.service.refusals import Refusal
-from wmrt.service.registry import Place
 
 #: Events of a robot's breakers that are shown.
 EVENTS = 50
@@ -123,6 +123,11 @@ async def operate(
     try:
         with host.telemetry.span("operate", action=action, robot=message.robot):
             await _operate(host, action, message, place)
+        # A process that is killed must not undo it.
+        if action in ("estop", "release"):
+            host.registry.keeper.soon(place)
+        else:
+            await host.registry.keep(place)
     finally:
         host.audit.note(
             f"breakers_{action}", robot=message.robot, operator=message.operator, client=client,
@@ -134,7 +139,7 @@ async def operate(
 async def _operate(host: Host, action: Action, message: OperatorMessage, place: Place) -> None:
     controller, name = place.desk.controller, message.operator
     if action in ("estop", "release"):  # never behind a step that runs
-        controller.estop(action == "estop")
+        place.desk.estop(action == "estop")
         place.stop_pressed = action == "estop"
     elif action == "disengage":
         await host.registry.in_thread(place, controller.disengage)

@@ -12,8 +12,8 @@ from wmrt.core.wire import Acted
 from wmrt.service.desk import Job
 from wmrt.service.logs import log, overrun
 from wmrt.service.meter import Meter
+from wmrt.service.places import Place, Seen
 from wmrt.service.refusals import Refusal
-from wmrt.service.registry import Place, Seen
 
 T = TypeVar("T")
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wmrt.model.issues import plain
+from wmrt.service.places import Seen
 from wmrt.service.plain import plain as as_json
-from wmrt.service.registry import Seen
 from wmrt.service.settings import ServeSettings
 
 #: Longest text of an instruction that is told.

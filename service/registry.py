@@ -9,57 +9,25 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from weakref import WeakValueDictionary
 
-from wmrt.core.errors import SafetyError, WmrtError
-from wmrt.core.wire import Observed
-from wmrt.safety import State
+from wmrt.core.errors import SafetyError
 from wmrt.service.audit import Audit
 from wmrt.service.crew import Crew
-from wmrt.service.desk import Desk, Memory, Reply
-from wmrt.service.meter import Meter, RobotMeter
+from wmrt.service.desk import Desk, Reply
+from wmrt.service.handover import Handover
+from wmrt.service.keeping import Keeper
+from wmrt.service.leases import FolderLock, Lease, Leases, moved
+from wmrt.service.meter import Meter
+from wmrt.service.places import Opened, Place, begin, expel
 from wmrt.service.refusals import Refusal
 from wmrt.service.sessions import Holder, Session, check_name, unknown
 from wmrt.service.settings import ServeSettings
 from wmrt.service.snapshots import SnapshotStore
 from wmrt.service.telemetry import Telemetry
-
-
-class Seen(NamedTuple):
-    """An observation that was answered, and its age when its step began, ns; None if unknown."""
-
-    observed: Observed
-    age_ns: int | None
-
-
-@dataclass(eq=False)
-class Place:
-    """A robot in its seat."""
-
-    seat: int
-    desk: Desk
-    session: Session
-    meter: RobotMeter
-    kept: object = None  # what of it is on disk
-    seen: Seen | None = None  # the last one
-    stop_pressed: bool = False  # the emergency stop, by way of this service
-
-
-@dataclass(frozen=True)
-class Opened:
-    """What a client gets that opens a session.
-
-    Attributes:
-        memory: ``kept`` (the robot goes on), ``restored`` (from a snapshot) or ``fresh``.
-        resumed: the client had this session before.
-        sequence: of the last observation that counts, -1 for none.
-    """
-
-    session: Session
-    memory: str
-    resumed: bool
-    sequence: int
 
 
 class Registry:
@@ -72,6 +40,7 @@ class Registry:
 
     Attributes:
         places: robots that have a seat.
+        handover: to and from other processes; None where there are none.
     """
 
     def __init__(
@@ -85,18 +54,37 @@ class Registry:
         options: dict[str, Any] | None = None,
     ) -> None:
         self.places: dict[str, Place] = {}
-        self.store = None if settings.snapshots is None else SnapshotStore(settings.snapshots)
+        self.store: SnapshotStore | None = None
+        self.handover: Handover | None = None
+        self._folder: FolderLock | None = None
+        if settings.snapshots is not None:
+            self._folder = FolderLock(settings.snapshots, settings.shared)
+            leases = Leases(settings.snapshots, settings.label) if settings.shared else None
+            self.store = SnapshotStore(settings.snapshots, leases)
+            self.handover = None if leases is None else Handover(leases, settings, audit)
+        every = settings.snapshot_every
+        self.keeper = Keeper(self.store, every, self._lost, audit, meter, telemetry)
         self._crew, self._settings, self._audit = crew, settings, audit
-        self._reply, self._meter, self._telemetry = reply, meter, telemetry
-        self._options = options
+        self._reply, self._meter, self._options = reply, meter, options
         self._free = list(range(len(crew.seats)))[::-1]
-        self._opening = asyncio.Lock()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._seating = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def close(self) -> None:
+        """This process serves no robot any more."""
+        if self.handover is not None:
+            self.handover.leases.close()
+        if self._folder is not None:
+            self._folder.close()
 
     def place(self, robot: str) -> Place:
-        """A robot's place; `Refusal` unknown_session if it has none."""
+        """A robot's place; `Refusal` unknown_session if it has none, moved if it is leaving."""
         found = self.places.get(robot)
         if found is None:
             raise unknown(robot)
+        if found.leaving:
+            raise moved(robot)
         return found
 
     async def open(
@@ -105,12 +93,14 @@ class Registry:
         session: int | None,
         measured: Sequence[float] | None,
         holder: Holder | None,
+        answered: int | None = None,
     ) -> Opened:
         """Open a session, or go on with one (``session``).
 
         Args:
             measured: where the actuators are, normalised, for a session that starts afresh.
             holder: the connection that will hold it; None over HTTP.
+            answered: sequence of the last answer that the client has.
 
         Raises:
             Refusal: by name.
@@ -118,17 +108,26 @@ class Registry:
         check_name(robot)
         if robot not in self.places and not self._free and self._idlest() is None:
             raise self._full()  # without waiting for anybody
-        async with self._opening:
+        self._loop = asyncio.get_running_loop()
+        lock = self._locks.setdefault(robot, asyncio.Lock())
+        async with lock:
             place = self.places.get(robot)
             if place is None:
                 opened = await self._seat(robot, session, measured)
             else:
                 opened = await self._again(place, session, measured)
+            place = self.places.get(robot)
+            if self.handover is not None and place is not None and not opened.resumed:
+                await self.keep(place)  # a session that was opened is one that can be restored
+            if place is None or place.leaving:  # it was wanted elsewhere meanwhile
+                raise moved(robot)
             opened.session.hold(holder, time.monotonic())
+        if opened.memory == "restored" and answered is not None:
+            opened = replace(opened, steps_lost=max(0, answered - opened.sequence))
         self._meter.opened[opened.memory] += 1
         self._audit.note(
             "opened", robot=robot, memory=opened.memory, resumed=opened.resumed,
-            epoch=opened.session.epoch, session=opened.session.digest,
+            epoch=opened.session.epoch, session=opened.session.digest, steps_lost=opened.steps_lost,
         )  # fmt: skip
         return opened
 
@@ -146,7 +145,7 @@ class Registry:
         old = place.session
         if session is not None:
             old.require(session)
-            _expel(old, "this session goes on over another connection")
+            expel(old, Refusal("taken_over", "this session goes on over another connection"))
             return Opened(old, "kept", True, old.sequence)
         held = old.held(time.monotonic(), self._settings.hold)
         if held and self._settings.on_second_client == "refuse":
@@ -156,7 +155,8 @@ class Registry:
         place.session, place.desk.epoch = new, new.epoch
         if held:
             self._audit.note("taken_over", robot=old.robot)
-            _expel(old, f"another client has taken robot {old.robot} over")
+            said = f"another client has taken robot {old.robot} over"
+            expel(old, Refusal("taken_over", said))
             return Opened(new, "kept", False, -1)
         await self.in_thread(place, lambda: place.desk.reset(measured))
         return Opened(new, "fresh", False, -1)
@@ -165,17 +165,34 @@ class Registry:
         self, robot: str, session: int | None, measured: Sequence[float] | None
     ) -> Opened:
         """A client for a robot that has no place."""
-        kept, damage = await self._recorded(robot)
+        if self.handover is None:
+            return await self._seat_ours(robot, session, measured, None)
+        lease = await self.handover.acquire(robot, session)
+        try:
+            return await self._seat_ours(robot, session, measured, lease)
+        except BaseException:
+            await asyncio.to_thread(self.handover.leases.release, lease)
+            raise
+
+    async def _seat_ours(
+        self, robot: str, session: int | None, measured: Sequence[float] | None, lease: Lease | None
+    ) -> Opened:
+        """The same, once no other process has it."""
+        kept, damage = await self.keeper.read(robot)
         if session is not None and (kept is None or kept.session != session):
             raise unknown(robot)
-        seat = await self._take_seat()
+        async with self._seating:
+            seat = await self._take_seat()
+        reply = self._reply
+        if self.handover is not None and lease is not None:
+            reply = self.handover.guarded(lease, reply, partial(self._lost, lease))
         desk = Desk(
             *(robot, self._crew.seats[seat], self._settings, self._crew.period),
-            *(self._crew.workers[seat], self._reply, self._crew.timed),
+            *(self._crew.workers[seat], reply, self._crew.timed),
             options=self._options,
         )
         new = Session(robot, time.monotonic(), 0 if kept is None else kept.epoch + 1)
-        place = Place(seat, desk, new, self._meter.robot())
+        place = Place(seat, desk, new, self._meter.robot(), lease)
         try:
             if session is not None and kept is not None:
                 await self.in_thread(place, lambda: desk.recall(kept))
@@ -183,7 +200,7 @@ class Registry:
                 opened = Opened(new, "restored", True, new.sequence)
             else:
                 desk.epoch = new.epoch
-                await self.in_thread(place, lambda: _begin(desk, measured, kept, damage))
+                await self.in_thread(place, lambda: begin(desk, measured, kept, damage))
                 opened = Opened(new, "fresh", False, -1)
         except BaseException as error:
             self._free.append(seat)
@@ -194,17 +211,6 @@ class Registry:
             raise unknown(robot) from None
         self.places[robot] = place
         return opened
-
-    async def _recorded(self, robot: str) -> tuple[Memory | None, bool]:
-        """The robot's snapshot, and whether there is one that cannot be read."""
-        if self.store is None:
-            return None, False
-        try:
-            return await asyncio.to_thread(self.store.read, robot), False
-        except WmrtError as error:
-            self._meter.not_restored += 1
-            self._audit.note("snapshot_damaged", robot=robot, reason=str(error))
-            return None, True
 
     def _idlest(self) -> Place | None:
         """The robot whose place may be given away: that without a client for longest."""
@@ -226,32 +232,13 @@ class Registry:
             await self.keep(place)
             if self._idlest() is not place:  # it came back meanwhile
                 raise self._full()
-            del self.places[place.session.robot]
-            await self.in_thread(place, place.desk.close)
+            await self.leave(place)
             self._audit.note("gave_place_away", robot=place.session.robot)
-            self._free.append(place.seat)
         return self._free.pop()
 
     async def keep(self, place: Place) -> bool:
-        """Write a robot's memory if it has moved on since; True if what is on disk is its last.
-
-        A disk that takes nothing is told in the audit log, and the robot goes on.
-        """
-        desk, session = place.desk, place.session
-        if self.store is None:
-            return False
-        mark = (session.epoch, desk.breakers.step, desk.breakers.state, desk.breakers.engaged)
-        if place.kept == mark:
-            return True
-        try:
-            with self._telemetry.span("snapshot", robot=session.robot):
-                memory = await self.in_thread(place, lambda: desk.remember(session.id))
-                await asyncio.to_thread(self.store.write, memory)
-        except WmrtError as error:
-            self._audit.note("snapshot_failed", robot=session.robot, reason=str(error))
-            return False
-        place.kept = mark
-        return True
+        """See `Keeper.keep`."""
+        return await self.keeper.keep(place)
 
     async def in_thread(self, place: Place, do: Callable[[], Any]) -> Any:
         """``do()`` in the robot's thread, between steps; what wmrt refuses is a `Refusal`."""
@@ -260,19 +247,35 @@ class Registry:
         except SafetyError as error:
             raise Refusal("refused", str(error)) from None
 
+    # To other processes
 
-def _expel(session: Session, why: str) -> None:
-    if session.holder is not None:
-        session.holder.expel(Refusal("taken_over", why))
-        session.holder = None
+    async def put_away(self, place: Place, why: Refusal) -> None:
+        """Take nothing more in for a robot, keep its memory, and tell its client."""
+        place.leaving = True
+        await self.keep(place)
+        if self.handover is not None and place.lease is not None:
+            await asyncio.to_thread(self.handover.leases.release, place.lease)
+        expel(place.session, why)
+        await self.in_thread(place, place.desk.close)
 
+    async def leave(self, place: Place) -> None:
+        """The same, and give its seat free."""
+        robot = place.session.robot
+        await self.put_away(place, moved(robot))
+        if self.places.get(robot) is place:
+            del self.places[robot]
+            self._free.append(place.seat)
 
-def _begin(
-    desk: Desk, measured: Sequence[float] | None, kept: Memory | None, damaged: bool
-) -> None:
-    """Start afresh, but for the breakers: neither a restart nor a new session heals them."""
-    desk.reset(measured)
-    if damaged:  # what it said of the breakers is not known, so somebody has to look
-        desk.caution(State.LATCHED.value, False, None)
-    elif kept is not None:
-        desk.caution(kept.breakers, kept.engaged, measured)
+    def _lost(self, lease: Lease) -> None:
+        """Another process has taken a robot; its memory here is worth nothing. Any thread."""
+        self._loop.call_soon_threadsafe(self._abandon, lease)
+
+    def _abandon(self, lease: Lease) -> None:
+        place = self.places.get(lease.robot)
+        if place is None or place.lease != lease or place.leaving:
+            return
+        place.leaving = True
+        self._audit.note("lost_robot", robot=lease.robot, token=lease.token)
+        task = self._loop.create_task(self.leave(place))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -37,7 +37,10 @@ class ServeSettings(BaseSettings):
         hold: seconds for which a client that is not connected any more still holds its robot.
         idle: seconds without a client after which a robot gives its place to another one.
         snapshots: folder of the robots' memories. snapshot_every: seconds between two; 0: only when
-            the service stops.
+            the service stops. A latch is kept at once.
+        shared: other services use the folder too, and hand robots over.
+        label: how other processes and people know this one.
+        route_by: header that has to be the robot's name: a fleet finds the robot's process by it.
         max_body: bytes of a request or message. The event loop reads JSON, and 1 MiB of small
             lists kept it for 0.4 s on a busy machine. connections: at one time, with requests.
         rate: messages a second of one connection; requests a second of one address.
@@ -83,6 +86,9 @@ class ServeSettings(BaseSettings):
     idle: float = Field(600.0, ge=0, allow_inf_nan=False)
     snapshots: Path | None = None
     snapshot_every: float = Field(5.0, ge=0, allow_inf_nan=False)
+    shared: bool = False
+    label: str = "wmrt"
+    route_by: str | None = None
     max_body: int = Field(1 << 17, ge=1024)
     rate: float = Field(2000.0, gt=0, allow_inf_nan=False)
     connections: int = Field(256, ge=1)
@@ -122,6 +128,8 @@ class ServeSettings(BaseSettings):
                 )
             if self.token is None:
                 raise ValueError(f"host {self.host} is open to other machines and needs a token")
+        if self.shared and self.snapshots is None:
+            raise ValueError("shared is about the folder of snapshots; name it with --snapshots")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key go together; give both or none")
         if self.tls_cert is not None and self.socket is not None:

@@ -1,7 +1,7 @@
 """Robots' memories on disk: a safetensors file each, whole or not at all, never pickle.
 
-A folder may be shared by several services, of which one at a time serves a robot: a robot that
-comes back with its session goes on in any of them.
+A folder may be shared by several services, of which one at a time serves a robot (`leases`): a
+robot that comes back with its session goes on in any of them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from wmrt.core.wire import session_number, session_text
 from wmrt.runtime.snapshot import Origin, Snapshot
 from wmrt.safety import State
 from wmrt.service.desk import Memory
+from wmrt.service.leases import Lease, Leases
 
 VERSION = 1
 _GENERATOR = "generator"
@@ -32,6 +33,9 @@ _STATES = {state.value for state in State}
 class SnapshotStore:
     """Reads and writes memories in ``folder``, which is made if it is not there.
 
+    Args:
+        leases: where other processes use the folder too.
+
     Attributes:
         written, failed: snapshots of this process. failing: those since the last one that was
             written. reason: why the last one failed.
@@ -40,10 +44,10 @@ class SnapshotStore:
         UsageError: a folder that cannot be written.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, leases: Leases | None = None) -> None:
         require_writable(folder)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.folder = folder
+        self.folder, self._leases = folder, leases
         self.written = self.failed = self.failing = 0
         self.reason = ""
         self._lock = threading.Lock()
@@ -52,12 +56,23 @@ class SnapshotStore:
         """Where the memory of a robot lies whose name `check_name` has seen."""
         return self.folder / f"{robot}.safetensors"
 
-    def write(self, memory: Memory) -> None:
+    def write(self, memory: Memory, lease: Lease | None = None) -> None:
         """Write a memory in place of the robot's last one.
+
+        Args:
+            lease: under which the robot is this process's, if others use the folder.
 
         Raises:
             UsageError: the disk is full, or will not take it; the last one stays.
+            Refusal: moved: the robot is another process's now, and its snapshot stays.
         """
+        if self._leases is None or lease is None:
+            self._write(memory)
+            return
+        with self._leases.fenced(lease):
+            self._write(memory)
+
+    def _write(self, memory: Memory) -> None:
         data = save(
             {**memory.snapshot.tensors, _GENERATOR: memory.snapshot.generator},
             {"wmrt": json.dumps(_describe(memory))},
@@ -139,7 +154,8 @@ def _rebuild(described: Any, tensors: dict[str, torch.Tensor]) -> Memory:
     if described["breakers"] not in _STATES or type(described["engaged"]) is not bool:
         raise ValueError(f"breakers {described['breakers']!r}, engaged {described['engaged']!r}")
     counts = [described[name] for name in ("epoch", "sequence", "steps")]
-    if not all(type(count) is int and count >= 0 for count in counts):
+    least = (0, -1, 0)
+    if not all(type(count) is int and count >= n for count, n in zip(counts, least, strict=True)):
         raise ValueError(f"epoch, sequence and steps {counts}")
     epoch, sequence, steps = counts
     return Memory(

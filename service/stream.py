@@ -29,8 +29,9 @@ from wmrt.service.messages import (
     read_session,
     schema_json,
 )
+from wmrt.service.places import Place
 from wmrt.service.refusals import Refusal
-from wmrt.service.registry import Place
+from wmrt.service.routing import require_routed, routed_by
 from wmrt.service.security import too_fast
 from wmrt.service.sessions import Session
 
@@ -60,8 +61,10 @@ class Stream:
         own = f"{scope['state']['client']} {next(self._number)}"
         direct = scope.get("extensions", {}).get(EXTENSION)
         allowed = partial(self._buckets.take, own)
+        link = Link(self._host, self._reader, receive, send, allowed, direct)
+        link.routed = routed_by(self._host.settings, scope)
         try:
-            await Link(self._host, self._reader, receive, send, allowed, direct).run()
+            await link.run()
         finally:
             self._buckets.forget(own)
 
@@ -74,6 +77,9 @@ class Link:
 
     Args:
         direct: the short way for binary messages, where the server has one.
+
+    Attributes:
+        routed: the robot by whose name it came to this process, where that is asked for.
     """
 
     def __init__(
@@ -88,6 +94,7 @@ class Link:
         self._host, self._reader, self._allowed = host, reader, allowed
         self._receive, self._send, self._direct = receive, send, direct
         self._session: Session | None = None
+        self.routed: str | None = None
         self._answer: bytes | str | None = None
         self._texts: deque[str] = deque(maxlen=TEXTS)
         self._wake = asyncio.Event()
@@ -141,8 +148,11 @@ class Link:
         if data.pop("kind") != "open":
             raise Refusal("malformed", "the first message opens a session: a text of kind open")
         wanted: OpenMessage = read_json(OpenMessage, data)
+        require_routed(self._host.settings, self.routed, wanted.robot)
         session = None if wanted.session is None else read_session(wanted.session)
-        opened = await self._host.open(wanted.robot, session, wanted.measured, self)
+        opened = await self._host.open(
+            wanted.robot, session, wanted.measured, self, wanted.answered
+        )
         self._session = opened.session
         bind_contextvars(robot=wanted.robot, session=opened.session.digest)  # of this connection
         self._text({**opened_json(self._host, opened), **schema_json(self._host)})

@@ -30,7 +30,7 @@ from wmrt.client import connect
 from wmrt.client.channel import Address, Channel
 from wmrt.core import measure
 from wmrt.core.errors import WmrtError
-from wmrt.core.wire import FLOATS, Acted, Observed, pack_acted, pack_observed
+from wmrt.core.wire import FLOATS, ROBOT_HEADER, Acted, Observed, pack_acted, pack_observed
 
 #: One sample: round trip, the service's control step, the policy's own step; nanoseconds.
 Sample = tuple[int, int, int]
@@ -69,7 +69,8 @@ def http_arm(host: str, port: int, robot: str) -> Callable[[], Sample]:
 
     def ask(method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         content = None if body is None else json.dumps(body)
-        connection.request(method, path, content, {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json", ROBOT_HEADER: robot}
+        connection.request(method, path, content, headers)
         answer: dict[str, Any] = json.loads(connection.getresponse().read())
         return answer
 

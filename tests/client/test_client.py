@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import socket
 import ssl
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from tests.service.raw import state
 from tools import faults_tls
 from tools.proxy import Proxy
 from wmrt.client import Backoff, Client, connect
+from wmrt.client.channel import Address, Channel, Lost
 from wmrt.core.errors import DeadlineError, SchemaError, ServiceError, StateError, UsageError
 from wmrt.service.settings import ServeSettings
 
@@ -279,6 +281,34 @@ def test_back_off_doubles_up_to_its_longest(seed: int) -> None:
     for wrong in ((0.0, 1.0), (2.0, 1.0), (1.0, float("inf"))):
         with pytest.raises(UsageError, match="back-off"):
             Backoff(*wrong)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "raised", "said"),
+    [
+        (500, b"Internal Server Error", Lost, "a proxy answers with HTTP 500"),
+        (503, b"", Lost, "a proxy answers with HTTP 503"),
+        (503, b'{"error": {"name": "draining", "message": "stopping"}}', ServiceError, "stopping"),
+        (404, b"nothing here", ServiceError, r"no reason given \(HTTP 404\)"),
+    ],
+)
+def test_a_proxy_that_finds_no_service_is_asked_again(
+    status: int, body: bytes, raised: type[Exception], said: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            with listener.accept()[0] as own:
+                own.recv(65536)
+                own.sendall(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (status, len(body)))
+                own.sendall(body)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        address = Address(f"ws://127.0.0.1:{listener.getsockname()[1]}")
+        with pytest.raises(raised, match=said):
+            Channel(address, None, time.monotonic() + 10.0, None)
+        thread.join(10.0)
 
 
 def test_a_peer_that_vanishes_is_noticed_and_the_session_goes_on(

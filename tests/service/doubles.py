@@ -77,6 +77,11 @@ class CanarySeat:
         pass
 
 
+def canary_seats(settings: ServeSettings) -> list[CanarySeat]:
+    """For `wmrt fleet --seats`."""
+    return [CanarySeat() for _ in range(settings.robots)]
+
+
 class Running:
     """A service that runs.
 

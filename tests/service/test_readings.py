@@ -11,8 +11,8 @@ import pytest
 from tests.service.raw import state
 from wmrt.core.wire import Observed
 from wmrt.model.schema import StateSchema, category, instruction, numeric, vector
+from wmrt.service.places import Seen
 from wmrt.service.readings import Readings
-from wmrt.service.registry import Seen
 from wmrt.service.settings import ServeSettings
 
 SCHEMA = StateSchema(

@@ -169,6 +169,24 @@ def test_a_restart_heals_no_latch(tmp_path: Path) -> None:
             assert raw.acted(5, state=state(0.5)).source == "fallback"
 
 
+def test_a_latch_is_on_disk_before_anything_can_be_killed(tmp_path: Path) -> None:
+    """Snapshots are written when it stops only, and it does not get to that."""
+    with service(tmp_path, snapshots=tmp_path / "kept", snapshot_every=0.0) as running:
+        raw = running.raw()
+        raw.open()
+        raw.acted(0)
+        store = running.host.registry.store
+        assert store is not None and not store.path("r1").exists()
+        running.host.registry.places["r1"].desk.controller.estop()
+        assert raw.acted(1).breakers == "latched"
+        until(lambda: store.path("r1").exists())
+        found = store.read("r1")
+        assert found is not None and found.breakers == "latched"
+        written = store.written
+        assert raw.acted(2).breakers == "latched"  # once is enough
+        assert store.written == written
+
+
 @pytest.mark.parametrize("broken", ["open", "disengaged"])
 def test_a_restart_closes_no_breaker(tmp_path: Path, broken: str) -> None:
     kept = {"snapshots": tmp_path / "kept"}

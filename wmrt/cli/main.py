@@ -33,6 +33,7 @@ VERBS = {
     "gates": "Judge a recipe: execution, quality, capacity, speed.",
     "bench": "Measure a step: latency, jitter, the memory floor, cold start, memory.",
     "serve": "Serve a model to robots over a network, breakers on.",
+    "fleet": "Serve a model to many robots from several processes, on Ray Serve.",
     "init": "Write a checkpoint of random weights, for speed and memory.",
     "doctor": "Show what this machine and this installation have, and what is missing.",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from wmrt.cli.common import console, json_option, write_result
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-def _model_options(function: Any) -> Any:
+def model_options(function: Any) -> Any:
+    """Options of what is served."""
     for option in (
         click.option(
             "--model",
@@ -25,7 +27,11 @@ def _model_options(function: Any) -> Any:
         click.option("--device", metavar="DEVICE", help="Default: cpu."),
         click.option("--executor", type=click.Choice(["auto", "native", "triton", "eager"])),
         click.option("--threads", type=int, help="That step the model."),
-        click.option("--robots", type=int, help="How many share it, 1 to 16. Default: 1."),
+        click.option(
+            "--robots",
+            type=int,
+            help="How many share it, 1 to 16. Default: 1, a replica of a fleet 16.",
+        ),
         click.option("--period", type=float, help="Of the control loop, s. Default: the model's."),
         click.option(
             "--resample", type=click.Choice(["linear"]), help="Run faster than the model."
@@ -42,33 +48,41 @@ def _model_options(function: Any) -> Any:
     return function
 
 
-def _access_options(function: Any) -> Any:
-    for option in (
-        click.option("--socket", type=_FILE, help="Unix socket, its owner's alone."),
-        click.option("--host", help="Default: 127.0.0.1."),
-        click.option("--port", type=int, help="Default: 8420, none with --socket."),
-        click.option("--open", is_flag=True, default=None, help="Let --host be a public one."),
-        click.option("--name", "names", multiple=True, help="This host's further names."),
-        click.option("--token-file", type=_FILE, help="Bearer token of the clients."),
-        click.option("--operator-token-file", type=_FILE, help="That of who resets breakers."),
-        click.option("--metrics-token-file", type=_FILE, help="One for /metrics alone."),
-        click.option("--tls-cert", type=_FILE, help="PEM."),
-        click.option("--tls-key", type=_FILE, help="PEM."),
-        click.option(
-            "--on-second-client",
-            type=click.Choice(["refuse", "takeover"]),
-            help="For a robot that another client holds. Default: refuse.",
-        ),
-        click.option("--rate", type=float, help="Messages a second by connection. Default: 2000."),
-        click.option("--connections", type=int, help="At one time. Default: 256."),
-        click.option("--max-body", type=int, help="Bytes of a message. Default: 128 KiB."),
-        click.option("--audit", type=_FILE, help="Append who did what, as JSON lines."),
-        click.option("--log-format", type=click.Choice(["text", "json"]), help="Default: text."),
-        click.option("--otel/--no-otel", default=None, help="Traces; default: if OTEL_... asks."),
-        click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"])),
-    ):
-        function = option(function)
-    return function
+def access_options(socket: bool) -> Callable[[Any], Any]:
+    """Options of who reaches a service; ``socket``: it may have a Unix socket."""
+
+    def add(function: Any) -> Any:
+        for option in _SOCKET * socket + _ACCESS:
+            function = option(function)
+        return function
+
+    return add
+
+
+_SOCKET = (click.option("--socket", type=_FILE, help="Unix socket, its owner's alone."),)
+_ACCESS = (
+    click.option("--host", help="Default: 127.0.0.1."),
+    click.option("--port", type=int, help="Default: 8420, none with --socket."),
+    click.option("--open", is_flag=True, default=None, help="Let --host be a public one."),
+    click.option("--name", "names", multiple=True, help="This host's further names."),
+    click.option("--token-file", type=_FILE, help="Bearer token of the clients."),
+    click.option("--operator-token-file", type=_FILE, help="That of who resets breakers."),
+    click.option("--metrics-token-file", type=_FILE, help="One for /metrics alone."),
+    click.option("--tls-cert", type=_FILE, help="PEM."),
+    click.option("--tls-key", type=_FILE, help="PEM."),
+    click.option(
+        "--on-second-client",
+        type=click.Choice(["refuse", "takeover"]),
+        help="For a robot that another client holds. Default: refuse.",
+    ),
+    click.option("--rate", type=float, help="Messages a second by connection. Default: 2000."),
+    click.option("--connections", type=int, help="At one time. Default: 256."),
+    click.option("--max-body", type=int, help="Bytes of a message. Default: 128 KiB."),
+    click.option("--audit", type=_FILE, help="Append who did what, as JSON lines."),
+    click.option("--log-format", type=click.Choice(["text", "json"]), help="Default: text."),
+    click.option("--otel/--no-otel", default=None, help="Traces; default: if OTEL_... asks."),
+    click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"])),
+)
 
 
 def _keeping_options(function: Any) -> Any:
@@ -79,6 +93,9 @@ def _keeping_options(function: Any) -> Any:
             help="Folder of the robots' memories; a session goes on from there.",
         ),
         click.option("--snapshot-every", type=float, help="Seconds; 0: on stop. Default: 5."),
+        click.option(
+            "--shared", is_flag=True, default=None, help="Other services use --snapshots too."
+        ),
         click.option("--cpu", type=int, help="Of the inference thread; -1: any. Default: last."),
         click.option("--priority", type=int, help="Its SCHED_FIFO priority. Default: none."),
         click.option("--stuck-after", type=float, help="Seconds of one step. Default: 10."),
@@ -93,8 +110,8 @@ def _keeping_options(function: Any) -> Any:
     "WMRT_SERVE_METRICS_TOKEN, and every other setting from WMRT_SERVE_... where its option is not "
     "given. Example: wmrt serve --recipe nvfp4 --socket /run/wmrt.sock --snapshots /var/lib/wmrt"
 )
-@_model_options
-@_access_options
+@model_options
+@access_options(socket=True)
 @_keeping_options
 @json_option
 def command(
@@ -123,13 +140,13 @@ def command(
     from wmrt.service.settings import read_settings
 
     given["names"] = given["names"] or None
-    given["token"] = _token(token_file)
-    given["operator_token"] = _token(operator_token_file)
-    given["metrics_token"] = _token(metrics_token_file)
+    given["token"] = token_of(token_file)
+    given["operator_token"] = token_of(operator_token_file)
+    given["metrics_token"] = token_of(metrics_token_file)
     _serve(read_settings(**given), json_path)
 
 
-def _token(path: Path | None) -> str | None:
+def token_of(path: Path | None) -> str | None:
     """A token from a file; OSError is told by `main`."""
     return None if path is None else path.read_text("utf-8", "replace").strip()
 

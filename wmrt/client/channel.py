@@ -7,6 +7,7 @@ robot's loop and the socket.
 from __future__ import annotations
 
 import json
+import re
 import select
 import socket
 import ssl
@@ -23,9 +24,10 @@ from websockets.protocol import State
 from websockets.uri import parse_uri
 
 from wmrt.core.errors import ServiceError, UsageError
-from wmrt.core.wire import REFUSALS
+from wmrt.core.wire import REFUSALS, ROBOT_HEADER
 
 _PATH = "/v1/stream"
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
 #: Bytes of one message; the schema comes in the largest.
 _MAX = 16 << 20
 
@@ -105,13 +107,19 @@ class Channel:
 
     Args:
         end: `time.monotonic` seconds until which it has to be open.
+        robot: sent as `ROBOT_HEADER`, by which a fleet finds the robot's process.
 
     Raises:
         Lost: it cannot be had until then. ServiceError: the service refuses, by name.
     """
 
     def __init__(
-        self, address: Address, token: str | None, end: float, context: ssl.SSLContext | None
+        self,
+        address: Address,
+        token: str | None,
+        end: float,
+        context: ssl.SSLContext | None,
+        robot: str | None = None,
     ) -> None:
         #: `time.monotonic` seconds since when something was sent and nothing heard; None if not.
         self.silent: float | None = None
@@ -124,15 +132,17 @@ class Channel:
         except OSError as error:
             raise Lost(f"{address.text}: {error.strerror or error}") from None
         try:
-            self._shake_hands(token, end)
+            self._shake_hands(token, robot, end)
         except BaseException:
             self._socket.close()
             raise
 
-    def _shake_hands(self, token: str | None, end: float) -> None:
+    def _shake_hands(self, token: str | None, robot: str | None, end: float) -> None:
         request = self._protocol.connect()
         if token is not None:
             request.headers["Authorization"] = f"Bearer {token}"
+        if robot is not None and _NAME.fullmatch(robot):  # the service says no to others
+            request.headers[ROBOT_HEADER] = robot
         self._protocol.send_request(request)
         self._flush(end)
         while self._protocol.state is State.CONNECTING:
@@ -250,13 +260,15 @@ def _left(end: float) -> float:
     return left
 
 
-def _refusal(response: Response) -> ServiceError:
-    """What a service says that does not let in."""
+def _refusal(response: Response) -> ServiceError | Lost:
+    """What a service says that does not let in; `Lost` for a proxy that finds no service."""
     status = response.status_code
     try:
         error = json.loads(response.body or b"")["error"]
         name, message = str(error["name"]), str(error["message"])
     except (ValueError, KeyError, TypeError):
+        if status >= 500:  # services give a reason; a fleet's proxy may just have lost its replica
+            return Lost(f"a proxy answers with HTTP {status}")
         name, message = _by_status(status), "no reason given"
     return ServiceError(f"{message} (HTTP {status})", name)
 

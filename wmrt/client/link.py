@@ -26,7 +26,7 @@ from wmrt.core.wire import (
 
 _log = logging.getLogger("wmrt.client")
 #: Refusals that pass by themselves.
-PASSING = frozenset({"not_ready", "draining", "too_many_connections", "too_fast"})
+PASSING = frozenset({"not_ready", "draining", "moved", "too_many_connections", "too_fast"})
 #: Seconds without a word after something was sent, as a deadline passes: the peer has vanished, or
 #: something between swallows what is sent. The service answers by its own deadline, late or not.
 SILENCE = 5.0
@@ -107,7 +107,7 @@ class Link:
 
     def _connect(self, end: float) -> Channel:
         target = self.target
-        channel = Channel(target.address, target.token, end, target.tls)
+        channel = self._dial(end)
         try:
             data = self._open(channel, end)
             error = data.get("error", {})
@@ -119,7 +119,7 @@ class Link:
                     self.session = None
                     last = self.last_action
                     self._measured = None if last is None else list(last)
-                    channel = Channel(target.address, target.token, end, target.tls)
+                    channel = self._dial(end)
                     data = self._open(channel, end)
                     error = data.get("error", {})
             if data.get("kind") != "opened":
@@ -131,11 +131,17 @@ class Link:
             raise
         return channel
 
+    def _dial(self, end: float) -> Channel:
+        target = self.target
+        return Channel(target.address, target.token, end, target.tls, target.robot)
+
     def _open(self, channel: Channel, end: float) -> dict[str, Any]:
         """Ask for the session; what the service says."""
         wanted: dict[str, Any] = {"kind": "open", "version": VERSION, "robot": self.target.robot}
         if self.session is not None:
             wanted["session"] = session_text(self.session)
+            if self.answered >= 0:
+                wanted["answered"] = self.answered
         elif self._measured is not None:
             wanted["measured"] = self._measured
         channel.send(json.dumps(wanted), end)

@@ -20,6 +20,8 @@ MAGIC = b"WM"
 FLOATS, MSGPACK, ACTION = 1, 2, 3
 #: Longest name of a robot, in bytes of UTF-8.
 NAME_BYTES = 64
+#: Header with the robot's name, by which proxies send it to its process; Ray Serve's name for it.
+ROBOT_HEADER = "x-session-id"
 _NONE = -(2**63)
 _SESSION = re.compile(r"[0-9a-f]{16}")
 
@@ -41,6 +43,8 @@ REFUSALS = {
     "discarded": 409,  # a reset came while this one was in work
     "refused": 409,  # what the breakers refuse an operator
     "too_large": 413,
+    "misrouted": 421,  # without the header by which a fleet finds the robot's process
+    "moved": 421,  # another process of the fleet has the robot: connect again
     "too_many_robots": 429,
     "too_many_connections": 429,
     "too_fast": 429,

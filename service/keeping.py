@@ -1,0 +1,104 @@
+"""When robots' memories are written and read: every so often, and at once where it matters."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from wmrt.core.errors import WmrtError
+from wmrt.core.wire import Acted
+from wmrt.safety import State
+from wmrt.service.audit import Audit
+from wmrt.service.desk import Memory
+from wmrt.service.leases import Lease
+from wmrt.service.logs import log
+from wmrt.service.meter import Meter
+from wmrt.service.places import Place
+from wmrt.service.refusals import Refusal
+from wmrt.service.snapshots import SnapshotStore
+from wmrt.service.telemetry import Telemetry
+
+
+class Keeper:
+    """Keeps memories in ``store``; keeps none if there is no store. In the event loop.
+
+    Args:
+        every: seconds between two looks, 0 for none but those that `look` calls for.
+        lost: called when another process turns out to have taken a robot.
+    """
+
+    def __init__(
+        self,
+        store: SnapshotStore | None,
+        every: float,
+        lost: Callable[[Lease], object],
+        audit: Audit,
+        meter: Meter,
+        telemetry: Telemetry,
+    ) -> None:
+        self.store, self._every, self._lost = store, every or None, lost
+        self._audit, self._meter, self._telemetry = audit, meter, telemetry
+        self._latched: set[str] = set()
+        self._now = asyncio.Event()
+
+    async def read(self, robot: str) -> tuple[Memory | None, bool]:
+        """The robot's snapshot, and whether there is one that cannot be read."""
+        if self.store is None:
+            return None, False
+        try:
+            return await asyncio.to_thread(self.store.read, robot), False
+        except WmrtError as error:
+            self._meter.not_restored += 1
+            self._audit.note("snapshot_damaged", robot=robot, reason=str(error))
+            return None, True
+
+    async def keep(self, place: Place) -> bool:
+        """Write a robot's memory if it has moved on since; True if what is on disk is its last.
+
+        A disk that takes nothing is told in the audit log, and the robot goes on.
+        """
+        desk, session = place.desk, place.session
+        if self.store is None:
+            return False
+        async with place.keeping:
+            mark = (session.epoch, desk.breakers.step, desk.breakers.state, desk.breakers.engaged)
+            if place.kept == mark:
+                return True
+            try:
+                with self._telemetry.span("snapshot", robot=session.robot):
+                    call = desk.call(lambda: desk.remember(session.id))
+                    memory = await asyncio.wrap_future(call)
+                    await asyncio.to_thread(self.store.write, memory, place.lease)
+            except WmrtError as error:
+                self._audit.note("snapshot_failed", robot=session.robot, reason=str(error))
+                if isinstance(error, Refusal) and place.lease is not None:
+                    self._lost(place.lease)
+                return False
+            place.kept = mark
+            return True
+
+    def look(self, answer: Acted) -> None:
+        """A latch is kept at once: a process that is killed must not heal it."""
+        if answer.breakers != State.LATCHED.value:
+            self._latched.discard(answer.robot)
+        elif answer.robot not in self._latched:
+            self._latched.add(answer.robot)
+            self._now.set()
+
+    def soon(self, place: Place) -> None:
+        """Keep a robot as soon as its thread allows, whatever it had before."""
+        place.kept = None
+        self._now.set()
+
+    async def run(self, places: dict[str, Place]) -> None:
+        """Keep all of ``places`` when it is time, until cancelled."""
+        while True:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._now.wait(), self._every)
+            self._now.clear()
+            for place in list(places.values()):
+                try:
+                    await self.keep(place)
+                except Exception:  # of one robot; the others are kept all the same
+                    log.exception("a snapshot failed", robot=place.session.robot)

@@ -1,0 +1,82 @@
+"""A robot's place in a process, and what becomes of it when a session opens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from wmrt.core.wire import Observed
+from wmrt.safety import State
+from wmrt.service.desk import Desk, Memory
+from wmrt.service.leases import Lease
+from wmrt.service.meter import RobotMeter
+from wmrt.service.refusals import Refusal
+from wmrt.service.sessions import Session
+
+
+class Seen(NamedTuple):
+    """An observation that was answered, and its age when its step began, ns; None if unknown."""
+
+    observed: Observed
+    age_ns: int | None
+
+
+@dataclass(eq=False)
+class Place:
+    """A robot in its seat.
+
+    Attributes:
+        lease: under which the robot is this process's, where other processes may want it.
+        leaving: nothing more is taken in; it goes to another process, or has gone.
+        kept: what of it is on disk. keeping: one snapshot at a time.
+        seen: the last observation that was answered. stop_pressed: the emergency stop, by way of
+            this service.
+    """
+
+    seat: int
+    desk: Desk
+    session: Session
+    meter: RobotMeter
+    lease: Lease | None = None
+    leaving: bool = False
+    kept: object = None
+    keeping: asyncio.Lock = field(default_factory=asyncio.Lock)
+    seen: Seen | None = None
+    stop_pressed: bool = False
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a client gets that opens a session.
+
+    Attributes:
+        memory: ``kept`` (the robot goes on), ``restored`` (from a snapshot) or ``fresh``.
+        resumed: the client had this session before.
+        sequence: of the last observation that counts, -1 for none.
+        steps_lost: sequence numbers up to the client's last answer that a restored memory does not
+            know of.
+    """
+
+    session: Session
+    memory: str
+    resumed: bool
+    sequence: int
+    steps_lost: int = 0
+
+
+def expel(session: Session, refusal: Refusal) -> None:
+    """Tell whoever is connected, and let go."""
+    if session.holder is not None:
+        session.holder.expel(refusal)
+        session.holder = None
+
+
+def begin(desk: Desk, measured: Sequence[float] | None, kept: Memory | None, damaged: bool) -> None:
+    """Start afresh, but for the breakers: neither a restart nor a new session heals them."""
+    desk.reset(measured)
+    if damaged:  # what it said of the breakers is not known, so somebody has to look
+        desk.caution(State.LATCHED.value, False, None)
+    elif kept is not None:
+        desk.caution(kept.breakers, kept.engaged, measured)
