@@ -45,6 +45,9 @@ then observations, binary or as text of kind `observation`. An answer of status 
 
 `GET /` is a page for people, fed by `GET /v1/live?robot=...`: server-sent events of JSON, one of
 kind `hello` and then a few of kind `frame` a second.
+
+Where a proxy sends each robot to its own process, requests about a robot name it in the header
+`x-session-id`; another name than the message's is refused (421, `misrouted`).
 """
 
 
