@@ -3,6 +3,7 @@
 #   make bench: the step of the small preset, briefly, with report.html in out/bench
 #   make test-oracles: our formats and adapters against other libraries themselves (430 MB more in .venv)
 #   make test-fleet: `wmrt fleet` on Ray Serve itself (250 MB more in .venv)
+#   make test-deploy [CRD=FILE]: the files in deploy/, with linter and schemas (165 MB more in .venv)
 #   WMRT_NATIVE=0 make setup: without the native kernels, for want of a C compiler (make test needs them)
 #   make setup-system: Debian packages, as root, for tests that otherwise skip: Arm, AVX-512, a browser, HAProxy
 SHELL := bash
@@ -15,13 +16,14 @@ BIN := .venv/bin
 STAMP := .venv/.wmrt-setup
 ORACLES := .venv/.wmrt-oracles
 FLEET := .venv/.wmrt-fleet
+DEPLOY := .venv/.wmrt-deploy
 NATIVE := kernels/native/_native.so
 
 DRIVE_ARGS ?= --recipe nvfp4 --episodes 3 --out out/drive
 BENCH_ARGS ?= --preset small --recipe nvfp4 --seconds 3 --no-cold --out out/bench
 PYTEST_ARGS ?=
 
-.PHONY: help setup setup-system drive bench test test-full test-oracles test-fleet check format clean no-native
+.PHONY: help setup setup-system drive bench test test-full test-oracles test-fleet test-deploy check format clean no-native
 
 help:
 	@sed -n '1,7s/^# *//p' $(MAKEFILE_LIST)
@@ -101,6 +103,16 @@ test-fleet: $(FLEET)
 $(FLEET): $(STAMP) constraints-fleet.txt
 	WMRT_NATIVE=0 $(BIN)/python -m pip install -q --no-compile -c constraints.txt -c constraints-fleet.txt \
 	  --no-build-isolation -e '.[fleet]'
+	@touch $@
+
+# What runs the model elsewhere: units, proxy, manifests, images. CRD is KubeRay's definition of a
+# RayService, ray-operator/config/crd/bases/ray.io_rayservices.yaml in its repository.
+test-deploy: $(DEPLOY)
+	WMRT_FULL=1 WMRT_RAYSERVICE_CRD=$(CRD) $(BIN)/python -m pytest tests/deploy $(PYTEST_ARGS)
+
+$(DEPLOY): $(STAMP) constraints-deploy.txt
+	WMRT_NATIVE=0 $(BIN)/python -m pip install -q --no-compile -c constraints.txt -c constraints-deploy.txt \
+	  --no-build-isolation -e '.[deploy]'
 	@touch $@
 
 check: setup

@@ -143,6 +143,28 @@ class Robot(BaseModel):
     trips: dict[str, int]
 
 
+_ROBOT: dict[str, Any] = {
+    "epoch": 0, "sequence": 9, "connected": True, "observations": {"taken": 10, "answered": 10},
+    "step": 10, "breakers": "closed", "engaged": True,
+}  # fmt: skip
+#: Examples of answers whose form depends on what runs.
+INFO: dict[str, Any] = {
+    "ready": True, "reasons": [], "period": 0.1, "deadline": 0.1, "clock": "system",
+    "on_second_client": "refuse", "refusals": {"held": 1},
+    "limits": {"robots": 1, "body_bytes": 131072, "messages_per_s": 2000.0, "connections": 256},
+    "robots": {"r2": _ROBOT},
+}  # fmt: skip
+BREAKERS: dict[str, Any] = {
+    "robots": {"r2": {**_ROBOT, "busy": False, "stats": {"steps": 10}, "events": []}}
+}
+METRICS = "# TYPE wmrt_ready gauge\nwmrt_ready 1\n"
+
+
+def shown(example: Any, kind: str = "application/json") -> dict[int | str, dict[str, Any]]:
+    """An entry of a route's ``responses``: what its answer looks like."""
+    return {200: {"content": {kind: {"example": example}}}}
+
+
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Entries of a route's ``responses``, with the names of refusals that have the status; 401 and
     403 may come from any of them."""

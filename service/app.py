@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.routing import Route, WebSocketRoute
 
@@ -45,6 +45,9 @@ then observations, binary or as text of kind `observation`. An answer of status 
 
 `GET /` is a page for people, fed by `GET /v1/live?robot=...`: server-sent events of JSON, one of
 kind `hello` and then a few of kind `frame` a second.
+
+Where a proxy sends each robot to its own process, requests about a robot name it in the header
+`x-session-id`; another name than the message's is refused (421, `misrouted`).
 """
 
 
@@ -93,6 +96,7 @@ def make_app(
     app.router.routes.append(Route("/v1/live", Viewers(host, Live(host)), methods=["GET"]))
     app.router.routes.extend(assets.routes())
     _refusals(app, host)
+    _document(app)
     gate = Gate(app, host, buckets)
     metrics = Metrics(host, lambda: gate.connections, dropped)
     app.include_router(_metrics(metrics))
@@ -137,7 +141,10 @@ def _probes(router: APIRouter, host: Host) -> None:
         "/readyz",
         response_model=answers.Ready,
         response_model_exclude_unset=True,
-        responses={503: {"model": answers.Ready, "description": "Not ready"}},
+        responses={
+            **answers.refusals(400),
+            503: {"model": answers.Ready, "description": "Not ready"},
+        },
         tags=["probes"],
     )
     async def readyz(
@@ -203,15 +210,23 @@ def _facts(router: APIRouter, host: Host) -> None:
         """The states that it takes and the actions that it gives."""
         return schema_json(host)
 
-    @router.get("/v1/info", responses=answers.refusals(429), tags=["facts"])
+    @router.get(
+        "/v1/info", responses=answers.shown(answers.INFO) | answers.refusals(429), tags=["facts"]
+    )
     async def info() -> dict[str, Any]:
         """What runs, within which limits, and how its robots are."""
         return operations.info(host)
 
-    @router.get("/v1/breakers", responses=answers.refusals(400, 409, 421, 429), tags=["facts"])
+    @router.get(
+        "/v1/breakers",
+        responses=answers.shown(answers.BREAKERS) | answers.refusals(400, 409, 421, 429),
+        tags=["facts"],
+    )
     async def breakers(
         request: Request,
-        robot: str | None = Query(None, description="All robots if it is left out."),
+        robot: str | None = Query(
+            None, description="All robots if it is left out.", examples=["r2"]
+        ),
     ) -> dict[str, Any]:
         """State, counters and last events of the breakers."""
         if robot is not None:
@@ -224,8 +239,8 @@ def _metrics(metrics: Metrics) -> APIRouter:
 
     @router.get(
         "/metrics",
-        response_class=PlainTextResponse,
-        responses=answers.refusals(429),
+        response_class=Response,
+        responses=answers.shown(answers.METRICS, "text/plain") | answers.refusals(429),
         tags=["facts"],
     )
     async def exposition() -> Response:
@@ -254,6 +269,22 @@ def _operator(router: APIRouter, host: Host) -> None:
         state = request.scope["state"]
         operator = state["rights"].operator
         return await operations.operate(host, action, message, operator, state["client"])
+
+
+def _document(app: FastAPI) -> None:
+    """What is malformed is answered with 400 here, never with FastAPI's own 422."""
+    whole = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        found = whole()
+        for operations_of in found["paths"].values():
+            for operation in operations_of.values():
+                operation["responses"].pop("422", None)
+        for name in ("HTTPValidationError", "ValidationError"):
+            found["components"]["schemas"].pop(name, None)
+        return found
+
+    app.openapi = openapi  # type: ignore[method-assign]
 
 
 def _refusals(app: FastAPI, host: Host) -> None:

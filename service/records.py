@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from wmrt.core.wire import Acted
@@ -14,8 +15,9 @@ from wmrt.service.desk import Desk
 from wmrt.service.plain import plain
 from wmrt.service.window import Window
 
-#: Seconds of a slot, and slots kept of each robot: a minute at least.
-SLOT, SLOTS = 0.05, 1200
+#: Seconds of a slot, and slots kept of each robot: a minute at least. So many of them go into one
+#: frame: all would hold up the event loop for 12 ms whenever somebody opens a page.
+SLOT, SLOTS, TOLD = 0.05, 1200, 50
 #: Events of a robot's breakers that are kept; of these that only note a value, which come by the
 #: dozen, and so many at most are looked at for one frame.
 EVENTS, NOTES, FETCHED = 100, 40, 512
@@ -125,6 +127,12 @@ class Record:
                 break
             count += slot.steps
         return count / RECENT
+
+    def since(self, index: int) -> tuple[list[Slot], bool]:
+        """The first `TOLD` slots from number ``index`` on, and whether there are more."""
+        start = max(0, index - self.slots[0].index) if self.slots else 0
+        found = list(islice(self.slots, start, start + TOLD))
+        return found, start + len(found) < len(self.slots)
 
     def take(self, total: int, events: Sequence[Event]) -> None:
         """Keep events, the last ones of ``total``."""

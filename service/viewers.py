@@ -7,7 +7,7 @@ sent, from bounded records, so nothing piles up. One that stops reading is cut o
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 from wmrt.service.host import Host
@@ -19,8 +19,9 @@ from wmrt.service.sessions import check_name
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-#: Seconds between two frames.
-FRAME = 0.2
+#: Seconds between two frames, and between two of those that bring a new viewer up to date; robots
+#: have the event loop meanwhile.
+FRAME, BETWEEN = 0.2, 0.01
 #: Viewers at one time.
 VIEWERS = 8
 #: Seconds for which a frame may wait until the viewer's side takes it.
@@ -68,11 +69,13 @@ class Viewers:
         cursor = Cursor()
         await _send(send, self._live.hello())
         while not self._host.draining:
-            await _send(send, self._live.frame(robot, cursor))
-            done, _ = await asyncio.wait({gone}, timeout=FRAME)
+            frame = self._live.frame(robot, cursor)
+            await _send(send, dumps(frame))
+            wait = BETWEEN if frame.get("more") else FRAME
+            done, _ = await asyncio.wait({gone}, timeout=wait)
             if done:
                 return
-        await _send(send, {"kind": "stopping"})
+        await _send(send, dumps({"kind": "stopping"}))
         await send({"type": "http.response.body", "body": b""})
 
 
@@ -86,8 +89,8 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-async def _send(send: Send, data: dict[str, Any]) -> None:
+async def _send(send: Send, text: str) -> None:
     """One event; TimeoutError if the viewer does not take it."""
-    body = f"data: {dumps(data)}\n\n".encode()
+    body = f"data: {text}\n\n".encode()
     message = {"type": "http.response.body", "body": body, "more_body": True}
     await asyncio.wait_for(send(message), SEND_SECONDS)

@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any
 
 import wmrt
+from tools import gpu_there
 from wmrt.core import machine
-from wmrt.core.errors import UsageError, WmrtError
+from wmrt.core.errors import UnsupportedError, UsageError, WmrtError
 from wmrt.core.files import replacing
-from wmrt.runtime.spin import request_spin
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Seconds of all sections together.
@@ -75,6 +75,8 @@ def child(section: str, seconds: float, path: Path, setting: Any = None) -> dict
 
     write(path, found)
     if chosen.place.type == "cuda":
+        from wmrt.runtime.spin import request_spin
+
         say("spin", request_spin(0).to_json())  # before anything makes a context
     work = getattr(gpu_sections, section)
     extra = (seconds,) if section == "tests" else ()
@@ -137,7 +139,11 @@ def run_all(names: Sequence[str], out: Path, total: float, run: Run) -> dict[str
 
 
 def identity() -> dict[str, Any]:
-    """Device, driver, clocks and versions; raises where there is no GPU to look at."""
+    """Device, driver, clocks and versions; raises where there is no GPU to look at, before torch is
+    loaded."""
+    refused = gpu_there.refusal()
+    if refused is not None:
+        raise UnsupportedError(refused)
     import torch
 
     from wmrt.kernels.triton.library import require_kernels
@@ -192,8 +198,8 @@ def main(arguments: Sequence[str] | None = None, run: Run = in_a_process) -> int
     parser.add_argument("--seconds", type=float, default=TOTAL)
     parser.add_argument("--section", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
-    given.out.mkdir(parents=True, exist_ok=True)
     if given.section:
+        given.out.mkdir(parents=True, exist_ok=True)
         child(given.section, given.seconds, given.out / f"section-{given.section}.json")
         return 0
     known = [section.name for section in (*SECTIONS, *BY_NAME)]
@@ -202,6 +208,7 @@ def main(arguments: Sequence[str] | None = None, run: Run = in_a_process) -> int
     if unknown:
         raise UsageError(f"--only {unknown[0]}: there are {', '.join(known)}")
     what = identity()
+    given.out.mkdir(parents=True, exist_ok=True)
     results = run_all(names, given.out, given.seconds, run)
     from tools.gpu_report import lines
 

@@ -16,9 +16,9 @@ from wmrt.kernels.triton.variants import varied
 from wmrt.model.encoded import Encoded
 from wmrt.model.network import Network
 from wmrt.runtime.bench.gpu_network import kernels
+from wmrt.runtime.choice import Choice
 from wmrt.runtime.group_step import first, write
 from wmrt.runtime.probe import random_states
-from wmrt.runtime.session import Choice
 from wmrt.runtime.triton_group import TritonGroup
 from wmrt.runtime.triton_model import TritonModel
 from wmrt.runtime.triton_state import TritonState

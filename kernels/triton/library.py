@@ -60,7 +60,7 @@ def capability(device: torch.device | str | int = "cuda") -> int:
         UsageError: not a CUDA device, or one that is not there.
         UnsupportedError: torch has no CUDA, there is no device, or it is none of `CAPABILITIES`.
     """
-    place = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    place = _device(device)
     if place.type != "cuda":
         raise UsageError(f"device {device!r}: triton's kernels run on cuda devices")
     require_cuda()
@@ -76,6 +76,17 @@ def capability(device: torch.device | str | int = "cuda") -> int:
             f"kernels are made for {listed}; use executor=eager there, or device=cpu"
         )
     return number
+
+
+def _device(device: torch.device | str | int) -> torch.device:
+    """As torch reads it. What torch would not: a negative number is the last one's to it."""
+    try:
+        place = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    except (RuntimeError, TypeError, ValueError):
+        place = None
+    if place is None or isinstance(device, bool) or (place.index or 0) < 0:
+        raise UsageError(f"device {device!r} is not understood; give cuda, cuda:1 or a number")
+    return place
 
 
 def require_kernels(device: torch.device | str | int = "cuda") -> int:

@@ -3,6 +3,7 @@ memory that they share, by name."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,17 +18,18 @@ from wmrt.kernels.triton.recorded import TYPES, Launch
 
 @dataclass(frozen=True)
 class Add:
-    """``tensor += number``, between two launches."""
+    """``tensor += number``, all of it, between two launches."""
 
     tensor: Tensor
     number: int
 
 
 class Stored(float):
-    """A number of a launch that the checkpoint has; here its name is known, not its value."""
+    """A number of a launch that the checkpoint has; here its name is known, not its value. NaN, so
+    that what is computed from it is seen."""
 
     def __new__(cls, name: str) -> Stored:
-        return super().__new__(cls, 1.0)
+        return super().__new__(cls, math.nan)
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -122,7 +124,8 @@ class Step:
     def _action(self, action: Launch | Add) -> dict[str, Any]:
         if isinstance(action, Add):
             place = self._placed(action.tensor)
-            return {"add": place, "type": TYPES[action.tensor.dtype], "number": action.number}
+            kind, count = TYPES[action.tensor.dtype], action.tensor.numel()
+            return {"add": place, "type": kind, "count": count, "number": action.number}
         return {
             "kernel": self._cases[_key(action)].name,
             "grid": list(action.grid),
@@ -134,7 +137,14 @@ class Step:
         """A tensor as its memory and the bytes in front of it, a stored number as its name."""
         if isinstance(value, Tensor):
             return self._placed(value)
-        return value.name if isinstance(value, Stored) else value
+        if isinstance(value, Stored):
+            return value.name
+        if isinstance(value, float) and math.isnan(value):
+            raise UsageError(
+                "a launch takes a number that was computed from one of the checkpoint's; a program "
+                "without this code cannot: compute it when the checkpoint is read"
+            )
+        return value
 
     def _placed(self, tensor: Tensor) -> list[Any]:
         names = self._memories.get(_memory(tensor))

@@ -11,14 +11,15 @@ from typing import Any
 import click
 import pytest
 
+from wmrt.cli import doctor as verb
 from wmrt.cli.main import VERBS, main
 from wmrt.core import machine
 from wmrt.kernels.native import library as native
 
 
-def doctor(path: Path) -> tuple[int, Any]:
+def doctor(path: Path, *more: str) -> tuple[int, Any]:
     """Exit status and results of ``wmrt doctor``."""
-    status = main(["doctor", "--json", str(path)])
+    status = main(["doctor", *more, "--json", str(path)])
     return status, json.loads(path.read_text())["results"]
 
 
@@ -45,6 +46,43 @@ def test_it_names_what_is_taken(
     assert f"{native.isa().name} (the best of {', '.join(usable)})" in capsys.readouterr().out
     assert results["realtime"]["huge_pages"] == machine.huge_pages()
     assert results["cpu"]["physical"] == len(machine.physical_cpus())
+
+
+@pytest.mark.usefixtures("wide")
+def test_the_gpu_step_is_looked_at_when_asked_or_where_there_is_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch = {"version": "2", "threads": 1, "cuda": [], "error": None}
+    monkeypatch.setattr(verb, "torch_facts", lambda: torch)
+    assert doctor(tmp_path / "r.json")[1]["graph"] is None
+    assert "not looked at: wmrt doctor --graph" in capsys.readouterr().out
+    torch["cuda"] = ["some GPU"]
+    for arguments in ((), ("--graph",)):
+        status, results = doctor(tmp_path / "r.json", *arguments)
+        assert status == 0 and results["graph"]["clean"] and results["graph"]["launches"] == 21
+        said = "graph lint: clean (21 operators of small nvfp4)"
+        assert said in capsys.readouterr().out
+        torch["cuda"] = []
+
+
+@pytest.mark.usefixtures("wide")
+def test_a_gpu_step_that_cannot_be_captured_falls_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from wmrt.runtime.triton_state import TritonState
+
+    compute = TritonState.compute
+
+    def waits(state: TritonState) -> None:
+        compute(state)
+        state.arrays["x"].sum().item()
+
+    monkeypatch.setattr(TritonState, "compute", waits)
+    status, results = doctor(tmp_path / "r.json", "--graph")
+    assert status == 1 and not results["graph"]["capturable"]
+    said = "".join(capsys.readouterr())
+    assert said.count("host synchronisation at tests/cli/test_doctor.py:") == 2  # table and reason
+    assert "the GPU step cannot be captured as a CUDA Graph: graph lint:" in said
 
 
 @pytest.mark.usefixtures("wide")

@@ -196,6 +196,7 @@ def test_a_step_of_a_preset_with_all_its_kernels(tmp_path: Path) -> None:
     launched = [action for action in step["actions"] if "kernel" in action]
     assert {action["kernel"] for action in launched} == kernels.keys()
     assert len(launched) == 12 + 5 * 2 and step["name"] == "step.small.mxfp4"
+    assert (step["preset"], step["recipe"], step["robots"]) == ("small", "mxfp4", 1)
     for action in launched:
         kernel = kernels[action["kernel"]]
         assert kernel["dependent"] is action["dependent"]

@@ -122,6 +122,7 @@ REPLACEMENTS: list[tuple[Callable[[Counter], object], str]] = [
     (lambda s: setattr(s, "x", s.x.view(torch.int32)), "x was replaced by torch.int32"),
     (lambda s: s.out.resize_(600), r"out was replaced by torch.float32 \[600\]"),
     (lambda s: s.out.set_(torch.zeros(SIZE)), "out was replaced by torch.float32"),
+    (lambda s: s.out.as_strided_((SIZE,), (0,)), r"strides \[0\], 24 bytes .* strides \[1\]"),
     (lambda s: delattr(s, "out"), "out is gone"),
     (lambda s: setattr(s, "x", s.x.to("meta")), r"x was replaced by torch.float32 \[6\] on meta"),
 ]
@@ -141,7 +142,7 @@ def test_a_replaced_buffer_is_named_before_a_replay(
             executor.replay()
         assert "write into it with .copy_(), put the tensor back" in str(raised.value)
         if out.shape == (SIZE,):  # put back, it goes on
-            out.set_(storage, 0, (SIZE,))
+            out.set_(storage, 0, (SIZE,), (1,))
             step.x, step.total, step.out = x, total, out
             executor.replay()
 

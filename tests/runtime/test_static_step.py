@@ -34,7 +34,7 @@ def test_it_steps_as_a_session_does(recipe: str, graph: str, seed: int) -> None:
             found = {**vars(want.prediction), "hidden": want.hidden, "logits": want.logits}
             found["chunk"] = want.chunk
             for name, tensor in found.items():
-                assert torch.equal(step.outputs[name], tensor), name
+                assert torch.equal(step.outputs.tensors()[name], tensor), name
             for name, tensor in session.ring.tensors().items():
                 assert torch.equal(step.buffers[f"ring.{name}"], tensor), name
 
@@ -42,5 +42,5 @@ def test_it_steps_as_a_session_does(recipe: str, graph: str, seed: int) -> None:
 def test_every_tensor_that_changes_is_a_named_buffer(seed: int) -> None:
     step = StaticStep(eager(tiny(seed)).network, batch=2)
     assert len({t.data_ptr() for t in step.buffers.values()}) == len(step.buffers)
-    own = [*step.inputs, *step.outputs, *(f"ring.{n}" for n in step.ring.tensors())]
+    own = [*step.inputs, *step.outputs.tensors(), *(f"ring.{n}" for n in step.ring.tensors())]
     assert sorted(step.buffers) == sorted(own)

@@ -133,7 +133,7 @@ def test_a_disk_that_fails_again_and_again_is_a_warning(
         def keep() -> bool:
             raw.acted(place.session.sequence + 1)  # else there is nothing new to keep
             kept = asyncio.run_coroutine_threadsafe(
-                running.host.registry.keep(place), running.host._loop
+                running.host.registry.keep(place), running.host.outbox.loop
             )
             return kept.result(30.0)
 

@@ -19,6 +19,7 @@ from schemathesis.specs.openapi import checks
 from tests.conftest import FULL
 from tests.service.doubles import CanarySeat, Running, service, until
 from tests.service.raw import state
+from wmrt.core.wire import ROBOT_HEADER
 
 PROMISES = [
     checks.content_type_conformance,
@@ -105,6 +106,27 @@ def test_facts(http: httpx.Client) -> None:
     told = http.get("/v1/breakers").json()["robots"]["r1"]
     assert told["breakers"] == "closed" and told["stats"]["steps"] == 1 and not told["busy"]
     assert name(http.get("/v1/breakers?robot=r9")) == "unknown_session"
+
+
+def test_a_request_that_was_sent_here_for_another_robot_is_refused(
+    http: httpx.Client, running: Running
+) -> None:
+    own, other = {ROBOT_HEADER: "r1"}, {ROBOT_HEADER: "r2"}
+    data = http.post("/v1/reset", json={"robot": "r1"}, headers=own).json()
+    requests: list[dict[str, Any]] = [
+        {"url": "/v1/reset", "json": {"robot": "r1"}},
+        {"url": "/v1/act", "json": observation(data, 0)},
+        {"url": "/v1/breakers/disengage", "json": {"robot": "r1"}},
+        {"url": "/v1/breakers?robot=r1", "method": "GET"},
+    ]
+    for request in requests:
+        request = {"method": "POST", **request}
+        assert name(http.request(**request, headers=other)) == "misrouted"
+        for both in ([*own.items(), *other.items()], [*other.items(), *own.items()]):
+            assert name(http.request(**request, headers=both)) == "misrouted", request["url"]
+    assert running.seats[0].steps == 0 and running.host.registry.places["r1"].desk.breakers.engaged
+    assert http.post("/v1/act", json=observation(data, 0), headers=own).json()["step"] == 1
+    assert http.get("/v1/breakers", headers=other).status_code == 200  # of all robots
 
 
 def test_what_has_no_token_gets_nothing(running: Running) -> None:

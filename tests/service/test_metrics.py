@@ -158,7 +158,7 @@ def test_memories_and_their_disk_are_counted(tmp_path: Path) -> None:
         assert running.raw().open("r2")["memory"] == "fresh"
         store.folder = tmp_path / "gone"
         kept = running.host.registry.keep(running.host.registry.places["r1"])
-        assert not asyncio.run_coroutine_threadsafe(kept, running.host._loop).result(30.0)
+        assert not asyncio.run_coroutine_threadsafe(kept, running.host.outbox.loop).result(30.0)
         store.folder = tmp_path / "kept"
         until(lambda: running.host.meter.lag.count)
         got = scrape(running)

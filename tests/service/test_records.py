@@ -19,6 +19,7 @@ from wmrt.service.records import (
     SLOTS,
     SOURCES,
     STATES,
+    TOLD,
     Record,
     acted_brief,
 )
@@ -81,6 +82,12 @@ def test_it_forgets_what_is_long_ago() -> None:
     for step in range(SLOTS + 50):
         record.add(acted(step), step * SLOT_NS)
     assert len(record.slots) == SLOTS and record.slots[0].index == 50
+    told, more = [], True
+    while more:
+        found, more = record.since(told[-1].index + 1 if told else 0)
+        assert len(found) <= TOLD
+        told += found
+    assert told == list(record.slots) and record.since(SLOTS + 49) == ([record.slots[-1]], False)
     now = (SLOTS + 49) * SLOT_NS
     assert record.rate_hz(now) == pytest.approx(1 / SLOT, rel=0.03)
     assert record.rate_hz(now + round(RECENT * 1e9) + 1) == 0

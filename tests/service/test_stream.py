@@ -15,6 +15,7 @@ import pytest
 
 from tests.service.doubles import CanarySeat, Running, service, until
 from tests.service.raw import state
+from wmrt.client.channel import Address, Channel
 from wmrt.core.errors import ServiceError
 from wmrt.core.wire import MSGPACK, Acted, pack_observed
 
@@ -312,6 +313,18 @@ def test_tokens(tmp_path: Path) -> None:
         raw = running.raw(token)
         raw.open()
         assert raw.acted(0).step == 1
+
+
+def test_a_connection_that_was_sent_here_for_another_robot_is_refused(running: Running) -> None:
+    end = time.monotonic() + 10.0
+    raw = running.raw()
+    for robot in ("r2", "R1"):
+        raw.channel.drop()
+        raw.channel = Channel(Address(running.address), None, end, None, robot)
+        assert raw.open("r1")["error"]["name"] == "misrouted" and raw.closed() == 4421
+    raw.channel.drop()
+    raw.channel = Channel(Address(running.address), None, end, None, "r1")
+    assert raw.open("r1")["kind"] == "opened" and raw.acted(0).step == 1
 
 
 def test_connections_are_limited(tmp_path: Path) -> None:

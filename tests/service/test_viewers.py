@@ -15,7 +15,7 @@ import pytest
 
 from tests.service.doubles import CanarySeat, Running, service, until
 from tests.service.raw import state
-from wmrt.service import viewers
+from wmrt.service import records, viewers
 from wmrt.service.live import Live
 from wmrt.service.viewers import VIEWERS, Viewers
 
@@ -110,6 +110,23 @@ def test_frames_hold_what_is_new(running: Running) -> None:
             assert len(news["slots"]) == 2  # the last one may have grown
 
 
+def test_a_new_viewer_is_brought_up_to_date_piece_by_piece(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "SLOT", 0.0)  # a slot for each step
+    with running.raw(TOKEN) as robot:
+        robot.open("r1")
+        for n in range(records.TOLD + 50):
+            robot.acted(n)
+        with looking(running) as messages:
+            first = frame(messages, "slots")
+            assert first["more"] and len(first["slots"]) == records.TOLD and "last" not in first
+            second = frame(messages, "slots")
+            assert not second["more"] and second["last"]["step"] == records.TOLD + 50
+            indices = [slot["i"] for slot in first["slots"] + second["slots"]]
+            assert indices == list(range(records.TOLD + 50))
+
+
 def test_what_operators_do_is_seen(running: Running) -> None:
     with running.raw(TOKEN) as robot:
         robot.open("r1")
@@ -147,8 +164,9 @@ def test_a_robot_that_is_gone_is_said_to_be(running: Running) -> None:
 
 def test_who_may_look(running: Running) -> None:
     with httpx.Client(base_url=running.tcp, trust_env=False) as http:
-        assert http.get("/v1/live").status_code == 401
-        assert http.get("/v1/live", headers={"Authorization": "Bearer x"}).status_code == 401
+        for headers in ({}, {"Authorization": "Bearer x"}):
+            with http.stream("GET", "/v1/live", headers=headers) as answer:
+                assert answer.status_code == 401
         wrong = http.get("/v1/live?robot=../x", headers=HEADERS)
         assert wrong.status_code == 400 and wrong.json()["error"]["name"] == "malformed"
         assert http.head("/v1/live", headers=HEADERS).status_code == 200

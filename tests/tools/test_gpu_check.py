@@ -18,7 +18,7 @@ import torch
 
 from tests.runtime import rowwise
 from tests.runtime.tape import Tape, TapeBackend
-from tools import gpu_check, gpu_group, gpu_report, gpu_sections, gpu_tests
+from tools import gpu_check, gpu_group, gpu_report, gpu_sections, gpu_tests, gpu_there
 from tools.gpu_check import SECTIONS, Section, child, in_a_process, main, run_all
 from wmrt.core import frozen_garbage
 from wmrt.core.errors import UnsupportedError, UsageError
@@ -280,8 +280,8 @@ def test_nothing_written_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to look at")
 def test_without_a_gpu_it_says_so_by_type(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="CUDA"):
-        main(["--out", str(tmp_path)])
+    with pytest.raises(UnsupportedError, match="CUDA driver"):
+        main(["--out", str(tmp_path / "out")])
     done = subprocess.run(
         ["bash", str(ROOT / "tools/gpu_check.sh"), str(tmp_path / "out")],
         env={"PATH": "/usr/bin:/bin", "PYTHON": sys.executable},
@@ -289,9 +289,56 @@ def test_without_a_gpu_it_says_so_by_type(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 2
-    assert done.stderr.startswith("gpu_check: error: UnsupportedError: torch ")
+    assert done.stderr.startswith("gpu_check: error: UnsupportedError: ")
+    assert "CUDA driver" in done.stderr and "nvidia-smi" in done.stderr
+    assert not (tmp_path / "out").exists()
     with pytest.raises(UsageError, match="--only speed: there are bandwidth, tests"):
         main(["--out", str(tmp_path), "--only", "bandwidth,speed"])
+
+
+def test_it_refuses_before_torch_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes long is left out: torch, triton, numpy are not loaded to say so."""
+    code = (
+        "import sys; from tools import gpu_check, gpu_there; gpu_there.refusal = lambda: 'none'\n"
+        "try: gpu_check.main(['--out', sys.argv[1]])\n"
+        "except Exception as e: print(e, {'torch', 'triton', 'numpy'} & sys.modules.keys())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "out")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "none set()\n", done.stderr
+
+
+class Driver:
+    """libcuda as far as it is asked."""
+
+    def __init__(self, code: int, count: int) -> None:
+        self.code, self.count = code, count
+
+    def cuInit(self, flags: int) -> int:
+        return self.code
+
+    def cuDeviceGetCount(self, to: Any) -> int:
+        to._obj.value = self.count
+        return 0
+
+
+def test_the_driver_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> Any:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert gpu_there.refusal(lambda _: Driver(0, 1)) is None
+    assert "no CUDA driver (libcuda.so.1 is not found)" in str(gpu_there.refusal(absent))
+    assert "(its error 100); see that nvidia-smi" in str(
+        gpu_there.refusal(lambda _: Driver(100, 0))
+    )
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    said = str(gpu_there.refusal(lambda _: Driver(0, 0)))
+    assert "(it counts 0)" in said and "CUDA_VISIBLE_DEVICES='7' hides none" in said
 
 
 def test_the_whole_run_writes_a_file_and_a_table(

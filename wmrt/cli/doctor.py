@@ -25,8 +25,15 @@ _EXTRA = re.compile(r"""extra\s*==\s*['"]([^'"]+)['"]""")
 
 
 @click.command(epilog="Example: wmrt doctor --json doctor.json")
+@click.option(
+    "--graph",
+    "look",
+    is_flag=True,
+    help="Look at the GPU step for what a CUDA Graph refuses, some 6 s; where there is a CUDA "
+    "device that is done in any case.",
+)
 @json_option
-def command(json_path: Path | None) -> None:
+def command(look: bool, json_path: Path | None) -> None:
     """Show what this machine and this installation have, and what is missing.
 
     Ends with status 1 if wmrt itself cannot run here; a missing extra is only reported.
@@ -50,6 +57,7 @@ def command(json_path: Path | None) -> None:
         },
         "native": native_facts(),
         "torch": torch,
+        "graph": graph_facts() if look or torch["cuda"] else None,
         "requirements": requirements,
         "checkpoints": packaged_checkpoints(),
     }
@@ -65,6 +73,9 @@ def command(json_path: Path | None) -> None:
     native = results["native"]
     if native["path"] and native["error"]:
         falls_short(native["error"])
+    graph = results["graph"]
+    if graph and not graph["capturable"]:
+        falls_short(f"the GPU step cannot be captured as a CUDA Graph: {_graph(graph)}")
 
 
 def installed_requirements() -> dict[str, dict[str, str | None]]:
@@ -121,6 +132,22 @@ def native_facts() -> dict[str, Any]:
     return facts
 
 
+def graph_facts() -> dict[str, Any]:
+    """What `wmrt.runtime.graph_lint` finds in the fused step of preset small in nvfp4, on tensors
+    that only say they are on a GPU; in ``error`` why it cannot look."""
+    facts: dict[str, Any] = {"preset": "small", "recipe": "nvfp4", "capturable": False}
+    try:
+        subjects: Any = import_module("wmrt.runtime.graph_subjects")
+        lint: Any = import_module("wmrt.runtime.graph_lint").lint
+        like: Any = import_module("wmrt.model.checkpoint").load_checkpoint("highway")
+        config: Any = import_module("wmrt.model.config").preset(facts["preset"])
+        recipe: Any = import_module("wmrt.quant").get_recipe(facts["recipe"])
+        made = subjects.fused_subject(like.schema, config, like.actions, recipe)
+        return {**facts, **lint(made).to_json(), "error": None}
+    except (ImportError, OSError, WmrtError) as error:
+        return {**facts, "error": str(error)}
+
+
 def packaged_checkpoints() -> list[dict[str, Any]]:
     """Name, size and weight files of every checkpoint inside the package."""
     found = []
@@ -162,6 +189,7 @@ def _rows(results: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "native", _native(results["native"])
     yield "torch", torch["error"] or f"{torch['version']}, {torch['threads']} threads"
     yield "cuda", ", ".join(torch["cuda"]) or "no device"
+    yield "gpu step", _graph(results["graph"])
     for extra, packages in results["requirements"].items():
         yield f"extra {extra}" if extra else "base", _summary(extra, packages)
     for entry in results["checkpoints"]:
@@ -183,6 +211,20 @@ def _native(facts: dict[str, Any]) -> str:
         return str(facts["error"])
     why = "by WMRT_ISA" if facts["asked"] else "the best"
     return f"{facts['isa']} ({why} of {', '.join(facts['usable'])})"
+
+
+def _graph(facts: dict[str, Any] | None) -> str:
+    if facts is None:
+        return "not looked at: wmrt doctor --graph"
+    if facts["error"]:
+        return str(facts["error"])
+    if facts["clean"]:
+        state = "clean"
+    else:
+        kinds = {f"{fault['kind']} at {fault['where']}": None for fault in facts["faults"]}
+        state = "; ".join(kinds) or "it did not run to its end"
+    step = f"{facts['launches']} operators of {facts['preset']} {facts['recipe']}"
+    return f"graph lint: {state} ({step})"
 
 
 def _summary(extra: str, packages: dict[str, str | None]) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -11,11 +12,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wmrt.kernels.state_arguments import MOST_ROBOTS
-from wmrt.model.network import Network
+from wmrt.model.network import Network, Ring
 from wmrt.model.schema import UNKNOWN
+from wmrt.runtime.choice import Choice
 from wmrt.runtime.group_step import GroupStep, Rows
-from wmrt.runtime.session import Choice, Session
+from wmrt.runtime.output import Output
+from wmrt.runtime.session import Session
 from wmrt.runtime.step import Rollout
+
+
+class ArrayState(Protocol):
+    """Memory of a step whose inputs and results are static arrays, one row per robot."""
+
+    ring: Ring
+    arrays: dict[str, Tensor]
 
 
 class ArraySession(Session, abc.ABC):
@@ -23,10 +33,29 @@ class ArraySession(Session, abc.ABC):
 
     rows: Rows
 
-    def _read(self) -> None:
-        """Remember which columns are numbers; to be called by `_allocate`."""
+    def _use(self, state: ArrayState, rows: Rows, views: Output) -> None:
+        """Take the memory of a state for one robot; to be called by `_allocate`.
+
+        Args:
+            rows: where inputs are written and results read. views: what a step gives.
+        """
+        arrays = state.arrays
+        self.ring, self.rows, self._views = state.ring, rows, views
+        self.codes, self.values = arrays["codes"], arrays["values"]
+        self.previous = arrays["previous"]
         self._numbers = self.network.numeric_index.cpu().numpy()
         self._others = other_columns(self.network)
+
+    def _write(
+        self,
+        codes: NDArray[np.int32],
+        values: NDArray[np.float32],
+        previous: Sequence[float] | NDArray[np.float32],
+    ) -> None:
+        """What a step begins with: its inputs."""
+        rows = self.rows
+        rows["codes"][0], rows["values"][0] = codes, values
+        rows["previous"][0] = previous
 
     def consequences(self) -> tuple[NDArray[np.int64], float, float]:
         """Of the last step: the next state's integers [F], reward, probability to continue."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from wmrt.model.encoded import Encoded
 from wmrt.model.network import Ring
-from wmrt.runtime.session import Choice
+from wmrt.runtime.choice import Choice
 
 #: Results by name, one row for each robot that stepped, in their order.
 Rows = Mapping[str, NDArray[Any]]

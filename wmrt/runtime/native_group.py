@@ -10,9 +10,10 @@ from wmrt.kernels.native.step import DECODE, HEAD, PREDICT, TRUNK
 from wmrt.model.encoded import Encoded
 from wmrt.model.heads import Prediction
 from wmrt.model.network import Network, Ring
+from wmrt.runtime.choice import Choice
 from wmrt.runtime.group_step import GroupReport, Rows, first, write
 from wmrt.runtime.native_state import NativeExecutor, NativeState
-from wmrt.runtime.session import Choice, Output
+from wmrt.runtime.output import Output
 
 
 class NativeGroup:

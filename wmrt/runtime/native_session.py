@@ -15,7 +15,7 @@ from wmrt.model.network import Network
 from wmrt.runtime.array_session import ArraySession
 from wmrt.runtime.native_group import NativeGroup, output_of
 from wmrt.runtime.native_state import NativeExecutor, NativeState
-from wmrt.runtime.session import Output
+from wmrt.runtime.output import Output
 from wmrt.runtime.step import Rollout
 
 
@@ -33,13 +33,9 @@ class NativeSession(ArraySession):
 
     def _allocate(self) -> None:
         self.state = NativeState(self.network, self.executor)
-        self.ring = self.state.ring
         arrays = self.state.arrays
-        self.codes, self.values = arrays["codes"], arrays["values"]
-        self.previous = arrays["previous"]
-        self.rows = {name: tensor.numpy() for name, tensor in arrays.items()}
-        self._views = output_of(arrays, slice(0, 1))
-        self._read()
+        rows = {name: tensor.numpy() for name, tensor in arrays.items()}
+        self._use(self.state, rows, output_of(arrays, slice(0, 1)))
 
     @property
     def workspace_bytes(self) -> int:
@@ -61,9 +57,8 @@ class NativeSession(ArraySession):
         previous: Sequence[float] | NDArray[np.float32],
     ) -> Output:
         """One step from encoded state [F], [F] and the action sent before [A]."""
-        rows, out = self.rows, self._views
-        rows["codes"][0], rows["values"][0] = codes, values
-        rows["previous"][0] = previous
+        out = self._views
+        self._write(codes, values, previous)
         if self.choice.draws:
             self.state.run(TRUNK | HEAD)
             with torch.inference_mode():
@@ -81,9 +76,7 @@ class NativeSession(ArraySession):
         if self.choice.draws:  # the generator moves on with every step
             super().observe(codes, values, previous)
             return
-        rows = self.rows
-        rows["codes"][0], rows["values"][0] = codes, values
-        rows["previous"][0] = previous
+        self._write(codes, values, previous)
         self.state.run(TRUNK)
         self.output = None
 

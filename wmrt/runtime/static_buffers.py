@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,6 +37,8 @@ class _Fixed:
     tensor: Tensor
     address: int
     shape: torch.Size
+    strides: tuple[int, ...]
+    bytes: int
 
 
 class StaticBuffers:
@@ -54,7 +55,10 @@ class StaticBuffers:
         if not tensors:
             raise UsageError("a captured step needs static buffers, got none")
         self._tensors = tensors
-        self._fixed = [_Fixed(n, t, t.data_ptr(), t.shape) for n, t in tensors.items()]
+        self._fixed = [
+            _Fixed(n, t, t.data_ptr(), t.shape, t.stride(), t.untyped_storage().size())
+            for n, t in tensors.items()
+        ]
         for fixed in self._fixed:
             if not fixed.address and fixed.tensor.numel():
                 raise UsageError(
@@ -66,14 +70,13 @@ class StaticBuffers:
         return [fixed.tensor for fixed in self._fixed]
 
     def check(self) -> None:
-        """Raise `UsageError` if one was replaced. 0.5 us a buffer: no tensor is read."""
+        """Raise `UsageError` if one was replaced, or changed in place to another place, shape,
+        strides or size of its memory. 1 us a buffer: no tensor is read."""
         tensors = self._tensors
         for fixed in self._fixed:
             try:
                 now = tensors[fixed.name]
-                if now.data_ptr() == fixed.address and (
-                    now.shape == fixed.shape if now is fixed.tensor else _alike(now, fixed.tensor)
-                ):
+                if _lies(now, fixed) and (now is fixed.tensor or _alike(now, fixed.tensor)):
                     continue
             except (KeyError, AttributeError):
                 raise UsageError(_message(fixed, "is gone")) from None
@@ -99,23 +102,32 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
     return torch.equal(raw[0], raw[1])
 
 
+def _lies(now: Tensor, fixed: _Fixed) -> bool:
+    """Whether it is where it was, as it was."""
+    return (
+        now.data_ptr() == fixed.address
+        and now.shape == fixed.shape
+        and now.stride() == fixed.strides
+        and now.untyped_storage().size() == fixed.bytes
+    )
+
+
 def _alike(now: Tensor, before: Tensor) -> bool:
     """Whether another view of the same address is read in the same way."""
-
-    def form(tensor: Tensor) -> tuple[Any, ...]:
-        return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
-
-    return form(now) == form(before)
+    return now.dtype == before.dtype and now.device == before.device
 
 
 def _described(tensor: Tensor) -> str:
-    return f"{tensor.dtype} {list(tensor.shape)} on {tensor.device} at {tensor.data_ptr():#x}"
+    strides = f"strides {list(tensor.stride())}, {tensor.untyped_storage().size()} bytes of memory"
+    where = f"on {tensor.device} at {tensor.data_ptr():#x}"
+    return f"{tensor.dtype} {list(tensor.shape)} {where}, {strides}"
 
 
 def _message(fixed: _Fixed, what: str) -> str:
     return (
         f"static buffer {fixed.name} {what}; the step was captured on "
         f"{fixed.tensor.dtype} {list(fixed.shape)} on {fixed.tensor.device} at "
-        f"{fixed.address:#x} and reads that memory: write into it with .copy_(), put the tensor "
-        "back, or capture the step anew, in another session"
+        f"{fixed.address:#x}, strides {list(fixed.strides)}, {fixed.bytes} bytes of memory, and "
+        "reads that memory: write into it with .copy_(), put the tensor back, or capture the "
+        "step anew, in another session"
     )

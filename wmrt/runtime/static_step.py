@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from wmrt.core.errors import UsageError
 from wmrt.model.heads import Prediction
 from wmrt.model.network import Network
+from wmrt.runtime.choice import Choice
+from wmrt.runtime.output import Output
 
 
 class CapturableStep(Protocol):
@@ -29,13 +31,18 @@ class CapturableStep(Protocol):
 
 
 class StaticStep:
-    """`Network.step` with its heads, as `Session.step` takes it, for ``batch`` robots.
+    """`Network.step` with its heads for ``batch`` robots, each with a row of every buffer.
 
     Torch's operators still allocate inside; a capture gives that memory a pool of its own.
+
+    Args:
+        choice: how the one robot picks its action; None: the first of each chunk.
     """
 
-    def __init__(self, network: Network, batch: int = 1) -> None:
-        self.network = network
+    def __init__(self, network: Network, batch: int = 1, choice: Choice | None = None) -> None:
+        if choice is not None and batch != 1:
+            raise UsageError(f"batch={batch}: robots that share a step take the chunk's first")
+        self.network, self._choice = network, choice
         device, columns = network.increments.device, len(network.schema.columns)
         self.ring = network.new_ring(batch)
         self.inputs: Mapping[str, Tensor] = {
@@ -44,30 +51,36 @@ class StaticStep:
             "previous": torch.zeros(batch, len(network.actions), device=device),
         }
         width, (steps, dims, bins) = network.config.d_model, network.action_head.shape
-        self.outputs: dict[str, Tensor] = {
-            "hidden": torch.zeros(batch, width, device=device),
-            "logits": torch.zeros(batch, steps, dims, bins, device=device),
-            "chunk": torch.zeros(batch, steps, dims, device=device),
-            **self._predicted(batch, device),
-        }
+        self.outputs = Output(
+            hidden=torch.zeros(batch, width, device=device),
+            logits=torch.zeros(batch, steps, dims, bins, device=device),
+            chunk=torch.zeros(batch, steps, dims, device=device),
+            action=torch.zeros(batch, dims, device=device),
+            prediction=self._predicted(batch, device),
+        )
 
     @property
     def buffers(self) -> Mapping[str, Tensor]:
         ring = {f"ring.{name}": tensor for name, tensor in self.ring.tensors().items()}
-        return {**self.inputs, **ring, **self.outputs}
+        return {**self.inputs, **ring, **self.outputs.tensors()}
 
     def run(self) -> None:
         """One step; see `CapturableStep`."""
+        self.outputs.copy_(self.compute())
+
+    def compute(self) -> Output:
+        """`run` with its results in tensors of their own."""
         given, network = self.inputs, self.network
-        hidden = network.step(given["codes"], given["values"], given["previous"], self.ring)
+        generator = None if self._choice is None else self._choice.generator
+        hidden = network.step(
+            given["codes"], given["values"], given["previous"], self.ring, generator
+        )
         logits = network.action_head(hidden)
         chunk = network.action_head.decode(logits)
-        predicted = network.predict(hidden, chunk[:, 0])
-        found = {"hidden": hidden, "logits": logits, "chunk": chunk, **vars(predicted)}
-        for name, tensor in found.items():
-            self.outputs[name].copy_(tensor)
+        action = chunk[:, 0] if self._choice is None else self._choice.action(logits, chunk)
+        return Output(hidden, logits, chunk, action, network.predict(hidden, action))
 
-    def _predicted(self, batch: int, device: torch.device) -> dict[str, Tensor]:
+    def _predicted(self, batch: int, device: torch.device) -> Prediction:
         head = self.network.dynamics
         shapes = {
             "change": (batch, head.numeric, head.state_bins),
@@ -76,4 +89,4 @@ class StaticStep:
             "reward": (batch, head.reward_bins),
             "proceed": (batch,),
         }
-        return {f.name: torch.zeros(shapes[f.name], device=device) for f in fields(Prediction)}
+        return Prediction(**{n: torch.zeros(s, device=device) for n, s in shapes.items()})

@@ -104,8 +104,10 @@ class Blueprint:
 
 def preset_steps(preset: str, recipe: str, capabilities: Sequence[int]) -> list[Step]:
     """The step of one robot for each capability. Errors as `preset_blueprint` and `step`."""
-    made = preset_blueprint(preset, recipe)
-    return [made.step(f"step.{preset}.{recipe}", capability) for capability in capabilities]
+    made, name = preset_blueprint(preset, recipe), f"step.{preset}.{recipe}"
+    given = {"preset": preset, "recipe": recipe}
+    steps = [made.step(name, capability) for capability in capabilities]
+    return [replace(step, about={**given, **step.about}) for step in steps]
 
 
 def preset_blueprint(preset: str, recipe: str) -> Blueprint:

@@ -22,12 +22,12 @@ from wmrt.core.errors import OutOfMemoryError, UnsupportedError, UsageError
 from wmrt.kernels.state_arguments import MOST_ROBOTS
 from wmrt.model.encoded import Encoded
 from wmrt.model.network import Network, Ring
+from wmrt.runtime.choice import Choice
 from wmrt.runtime.cuda_graph import CudaGraphExecutor
 from wmrt.runtime.graph_backend import GraphBackend
 from wmrt.runtime.graph_life import first_line
 from wmrt.runtime.graph_states import ResolvedGraph, drawn_graph
 from wmrt.runtime.group_step import GroupReport, Rows, first, write
-from wmrt.runtime.session import Choice
 from wmrt.runtime.triton_model import TritonModel
 from wmrt.runtime.triton_state import DECODE, HEAD, PREDICT, TRUNK, TritonState
 

@@ -15,7 +15,8 @@ from wmrt.runtime.array_session import ArraySession
 from wmrt.runtime.cuda_graph import CudaGraphExecutor
 from wmrt.runtime.graph_backend import GraphBackend
 from wmrt.runtime.graph_states import ResolvedGraph, drawn_graph
-from wmrt.runtime.session import Output, Session
+from wmrt.runtime.output import Output
+from wmrt.runtime.session import Session
 from wmrt.runtime.step import Rollout
 from wmrt.runtime.triton_group import TritonGroup
 from wmrt.runtime.triton_model import TritonModel
@@ -36,20 +37,9 @@ class TritonSession(ArraySession):
 
     def _allocate(self) -> None:
         self.state = TritonState(self.network, self.model)
-        self.ring = self.state.ring
-        arrays = self.state.arrays
-        self.codes, self.values = arrays["codes"], arrays["values"]
-        self.previous = arrays["previous"]
-        host = self.state.host
-        self._views = Output(
-            arrays["hidden"],
-            arrays["logits"],
-            host["chunk"],
-            host["action"],
-            self.state.prediction,
-        )
-        self.rows = self.state.rows
-        self._read()
+        arrays, host = self.state.arrays, self.state.host
+        told = (host["chunk"], host["action"], self.state.prediction)
+        self._use(self.state, self.state.rows, Output(arrays["hidden"], arrays["logits"], *told))
         self._mode = "off"
         self._step = self._executor("off")
 
@@ -95,9 +85,8 @@ class TritonSession(ArraySession):
         previous: Sequence[float] | NDArray[np.float32],
     ) -> Output:
         """One step from encoded state [F], [F] and the action sent before [A]."""
-        rows, out = self.rows, self._views
-        rows["codes"][0], rows["values"][0] = codes, values
-        rows["previous"][0] = previous
+        out = self._views
+        self._write(codes, values, previous)
         if self.choice.draws:
             self.state.run(TRUNK | HEAD)
             drawn = self.choice.action(out.logits, self.state.arrays["chunk"])

@@ -20,11 +20,13 @@ from wmrt.model.schema import StateSchema
 from wmrt.quant import Recipe
 from wmrt.runtime.build import to_checkpoint
 from wmrt.runtime.checks import check_action, check_plan, resolve_device
+from wmrt.runtime.choice import check_options
 from wmrt.runtime.enough import enough_memory, weight_bytes
 from wmrt.runtime.executor import build, resolve
 from wmrt.runtime.graph_states import check_graph
+from wmrt.runtime.output import Output
 from wmrt.runtime.report import RunReport, build_report
-from wmrt.runtime.session import Output, Session, check_options
+from wmrt.runtime.session import Session
 from wmrt.runtime.sessions import session_of
 from wmrt.runtime.snapshot import Origin, Snapshot, content_hash
 from wmrt.runtime.step import Rollout, Step

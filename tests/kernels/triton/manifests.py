@@ -94,7 +94,7 @@ def step_launched(
     `stored` the numbers that a checkpoint has."""
     for action in step["actions"]:
         if "add" in action:
-            memory.at(*action["add"], action["type"])[0] += action["number"]
+            memory.at(*action["add"], action["type"])[: action["count"]] += action["number"]
             continue
         entry = entries[action["kernel"]]
         kinds = dict(entry["arguments"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -72,6 +73,12 @@ def test_a_device_that_is_not_there(device: Device) -> None:
         library.capability(1)
     with pytest.raises(UsageError, match="device 'cpu': triton's kernels run on cuda devices"):
         library.capability("cpu")
+
+
+@pytest.mark.parametrize("given", ["nonsense", "cuda:-1", "cuda:x", "", -1, True, None, 1.5])
+def test_a_device_that_is_none(given: Any, device: Device) -> None:
+    with pytest.raises(UsageError, match=f"device {given!r} is not understood; give cuda, cuda:1"):
+        library.capability(given)
 
 
 @pytest.mark.parametrize("version", ["3.6.0", "3.7.1", "3.9.0+git12ab", "3.9.12"])

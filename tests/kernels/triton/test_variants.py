@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,40 @@ def test_an_arm_is_varied_within_a_process_and_asked_for_from_outside(
     monkeypatch.setenv(variants.ASKED, "dependent=1")
     with pytest.raises(UnsupportedError, match=r"capability 87; .* set dependent to false in"):
         variant(87)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"nonsense": 1}, {"dependent": 1}, {"ahead_kib": 1.0}, {"ahead_kib": True}, {"int8": "fast"}],
+)
+def test_a_field_that_is_none_or_of_another_type(changes: dict[str, Any]) -> None:
+    ((name, value),) = changes.items()
+    with (
+        pytest.raises(
+            UsageError, match=rf"varied\({name}={value!r}\): a variant has int8: str, .*"
+        ),
+        varied(**changes),
+    ):
+        pass
+    with varied(int8="plain"):
+        assert variant(90).int8 == "plain"
+
+
+@pytest.mark.parametrize("most", [variants.MOST_AHEAD_KIB, 99999999999999])
+def test_no_more_is_asked_ahead_than_a_cache_holds(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variants.ASKED, f"ahead_kib={most}")
+    if most == variants.MOST_AHEAD_KIB:
+        assert variant(90).ahead_kib == most
+        most += 1
+    with (
+        pytest.raises(UsageError, match=f"ahead_kib={most}: 0 to 129024 KiB .* cache holds"),
+        varied(ahead_kib=most),
+    ):
+        variant(90)
+    with pytest.raises(UsageError, match="ahead_kib=-1: 0 to"), varied(ahead_kib=-1):
+        variant(90)
 
 
 @pytest.mark.parametrize(

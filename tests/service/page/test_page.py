@@ -37,9 +37,9 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
-    with service(
-        tmp_path, [CanarySeat(0.004), CanarySeat()], tcp=True, token=TOKEN, operator_token=OPERATOR
-    ) as one:
+    options: dict[str, Any] = {"tcp": True, "token": TOKEN, "operator_token": OPERATOR}
+    options["ping"] = 3600.0  # the robot is idle while the browser works, and answers none
+    with service(tmp_path, [CanarySeat(0.004), CanarySeat()], **options) as one:
         yield one
 
 
@@ -319,7 +319,7 @@ def test_a_service_that_hangs_is_noticed(chromium: Any, running: Running, robot:
     with opened(chromium, running.tcp) as (page, seen):
         robot.acted(0)
         says(page, "#step", "1")
-        running.host._loop.call_soon_threadsafe(time.sleep, 6.0)
+        running.host.outbox.loop.call_soon_threadsafe(time.sleep, 6.0)
         says(page, "#notice", "No data for ")
         page.wait_for_selector("#link[data-link=live]")
         page.wait_for_selector("html:not(.old)")
