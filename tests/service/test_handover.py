@@ -261,7 +261,7 @@ def test_a_stop_that_was_pressed_goes_with_the_robot(tmp_path: Path) -> None:
             operations.operate(
                 both[0].host, "estop", OperatorMessage(robot="r1"), operator=False, client="test"
             ),
-            both[0].host._loop,
+            both[0].host.outbox.loop,
         ).result(10.0)
         store = both[0].host.registry.store
         assert store is not None
