@@ -13,7 +13,6 @@ after the service's own control step (breakers included), `above_step` after the
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import http.client
 import json
@@ -33,7 +32,7 @@ from wmrt.client import connect
 from wmrt.client.channel import Address, Channel
 from wmrt.core import measure
 from wmrt.core.errors import WmrtError
-from wmrt.core.wire import FLOATS, ROBOT_HEADER, Acted, Observed, pack_acted, pack_observed
+from wmrt.core.wire import FLOATS, ROBOT_HEADER, Observed, pack_observed
 
 #: One sample: round trip, the service's control step, the policy's own step; nanoseconds.
 Sample = tuple[int, int, int]
@@ -117,29 +116,6 @@ def echo_arm(address: str) -> Callable[[], Sample]:
     return step
 
 
-def echo(path: str) -> None:
-    """The process behind `echo_arm`: answers an answer's bytes to every message."""
-    import uvicorn
-
-    answer = pack_acted(
-        Acted("r1", 1, 0, 0, 1, (0.0, 0.0), "policy", "closed", (), False, 0, None, 0, 0, 0)
-    )
-
-    async def application(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "websocket":
-            return
-        await receive()
-        await send({"type": "websocket.accept"})
-        while (await receive())["type"] == "websocket.receive":
-            await send({"type": "websocket.send", "bytes": answer})
-
-    config = uvicorn.Config(
-        application, uds=path, lifespan="off", log_config=None, ws="websockets-sansio",
-        ws_per_message_deflate=False, ws_ping_interval=None,
-    )  # fmt: skip
-    asyncio.run(uvicorn.Server(config).serve())
-
-
 @contextlib.contextmanager
 def process(*arguments: str, **environment: str) -> Iterator[None]:
     """A process of this Python, ended with the block."""
@@ -217,7 +193,7 @@ def command(
     settings["period"] = 0.001 if model is None else None
     given = {name: value for name, value in settings.items() if value is not None}
     if echo_path is not None:
-        echo(echo_path)
+        tracing().echo(echo_path)
     elif trace_folder is not None:
         tracing().serve(trace_folder, **json.loads((trace_folder / "settings").read_text()))
     else:
@@ -241,7 +217,12 @@ def compare(
         with contextlib.ExitStack() as stack:
             arms = started(stack, folder, [served, *options], control)
             results = {arm: figures(s) for arm, s in measured(arms, rounds, steps).items()}
-        pieces = traced(folder, {"model": served, **settings}, rounds * steps) if segments else None
+        pieces = None
+        if segments:
+            (folder / "settings").write_text(json.dumps({"model": served, **settings}))
+            with process(__file__, "--trace", str(folder)):
+                told = tracing().pieces(folder, whole_state, WARM_UP, rounds * steps)
+            pieces = told()
     show(results, pieces)
     found = {"arms": results, "load_average": os.getloadavg()[0], "rounds": rounds, "steps": steps}
     found["segments_us"] = pieces
@@ -290,14 +271,6 @@ def tracing() -> Any:
     from tools import service_trace
 
     return service_trace
-
-
-def traced(folder: Path, settings: dict[str, Any], steps: int) -> dict[str, Any]:
-    """Pieces of a round trip, of a service of its own."""
-    (folder / "settings").write_text(json.dumps(settings))
-    with process(__file__, "--trace", str(folder)):
-        client = tracing().ask(f"unix:{folder}/s", whole_state, WARM_UP + steps)
-    return tracing().segments(client, json.loads((folder / "stamps").read_text()), WARM_UP)
 
 
 def show(results: dict[str, Any], pieces: dict[str, Any] | None) -> None:

@@ -7,6 +7,7 @@ round trip without them.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import Any
 from wmrt.client import connect
 from wmrt.client.channel import Channel
 from wmrt.core import measure
+from wmrt.core.wire import Acted, pack_acted
 
 #: Piece of a round trip: the stamps that it lies between.
 PIECES = {
@@ -60,6 +62,29 @@ def serve(folder: Path, **arguments: Any) -> None:
     with listening(settings) as sockets:
         server.run_on(sockets)
     (folder / "stamps").write_text(json.dumps(rows))
+
+
+def echo(path: str) -> None:
+    """The floor, a uvicorn that answers an answer's bytes to every message."""
+    import uvicorn
+
+    answer = pack_acted(
+        Acted("r1", 1, 0, 0, 1, (0.0, 0.0), "policy", "closed", (), False, 0, None, 0, 0, 0)
+    )
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "websocket":
+            return
+        await receive()
+        await send({"type": "websocket.accept"})
+        while (await receive())["type"] == "websocket.receive":
+            await send({"type": "websocket.send", "bytes": answer})
+
+    config = uvicorn.Config(
+        application, uds=path, lifespan="off", log_config=None, ws="websockets-sansio",
+        ws_per_message_deflate=False, ws_ping_interval=None,
+    )  # fmt: skip
+    asyncio.run(uvicorn.Server(config).serve())
 
 
 def stamped(
@@ -113,3 +138,12 @@ def segments(
         name: measure.summary([(row[end] - row[begin]) / 1e3 for row in both])
         for name, (begin, end) in PIECES.items()
     }
+
+
+def pieces(
+    folder: Path, state: Callable[[dict[str, Any]], Any], skip: int, count: int
+) -> Callable[[], dict[str, dict[str, Any]]]:
+    """Ask ``skip`` and ``count`` times; what is returned tells the pieces once the service has
+    ended."""
+    client = ask(f"unix:{folder}/s", state, skip + count)
+    return lambda: segments(client, json.loads((folder / "stamps").read_text()), skip)
