@@ -86,7 +86,7 @@ class Host:
 
     async def start(self) -> None:
         """Step every seat a few times; ready afterwards."""
-        self.outbox.loop = asyncio.get_running_loop()
+        self._loop = self.outbox.loop = asyncio.get_running_loop()
         self._tasks.append(asyncio.create_task(self.pulse.run()))
         with self.telemetry.span("warm_up", robots=len(self.crew.seats)):
             await asyncio.to_thread(warm_up, self.crew.seats)

@@ -4,13 +4,15 @@ uvicorn that echoes the same bytes, in turns, on one machine.
     python tools/service_latency.py --json benchmarks/service_latency.json
     python tools/service_latency.py --model highway --recipe nvfp4 --rounds 20
 
+`--control` adds what the service's own mechanisms are compared with: a thread that waits for the
+deadline, and messages through a queue and tasks. `--segments` tells where the time goes.
+
 A round trip ends when the answer has been read into an array. `above_act` is what is left of it
 after the service's own control step (breakers included), `above_step` after the policy's step.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import http.client
 import json
@@ -30,7 +32,7 @@ from wmrt.client import connect
 from wmrt.client.channel import Address, Channel
 from wmrt.core import measure
 from wmrt.core.errors import WmrtError
-from wmrt.core.wire import FLOATS, ROBOT_HEADER, Acted, Observed, pack_acted, pack_observed
+from wmrt.core.wire import FLOATS, ROBOT_HEADER, Observed, pack_observed
 
 #: One sample: round trip, the service's control step, the policy's own step; nanoseconds.
 Sample = tuple[int, int, int]
@@ -114,33 +116,10 @@ def echo_arm(address: str) -> Callable[[], Sample]:
     return step
 
 
-def echo(path: str) -> None:
-    """The process behind `echo_arm`: answers an answer's bytes to every message."""
-    import uvicorn
-
-    answer = pack_acted(
-        Acted("r1", 1, 0, 0, 1, (0.0, 0.0), "policy", "closed", (), False, 0, None, 0, 0, 0)
-    )
-
-    async def application(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "websocket":
-            return
-        await receive()
-        await send({"type": "websocket.accept"})
-        while (await receive())["type"] == "websocket.receive":
-            await send({"type": "websocket.send", "bytes": answer})
-
-    config = uvicorn.Config(
-        application, uds=path, lifespan="off", log_config=None, ws="websockets-sansio",
-        ws_per_message_deflate=False,
-    )  # fmt: skip
-    asyncio.run(uvicorn.Server(config).serve())
-
-
 @contextlib.contextmanager
-def process(*arguments: str) -> Iterator[None]:
+def process(*arguments: str, **environment: str) -> Iterator[None]:
     """A process of this Python, ended with the block."""
-    running = subprocess.Popen([sys.executable, *arguments])
+    running = subprocess.Popen([sys.executable, *arguments], env={**os.environ, **environment})
     try:
         yield
     finally:
@@ -192,7 +171,10 @@ def measured(
 @click.option("--rounds", type=click.IntRange(1), default=20, show_default=True)
 @click.option("--steps", type=click.IntRange(1), default=100, show_default=True, help="A round.")
 @click.option("--cpu", type=int, help="Of the inference thread, as of `wmrt serve`.")
+@click.option("--control", is_flag=True, help="Also the mechanisms it is compared with.")
+@click.option("--segments", is_flag=True, help="Also where the time goes.")
 @click.option("--echo", "echo_path", hidden=True)
+@click.option("--trace", "trace_folder", hidden=True, type=click.Path(path_type=Path))
 @json_option
 def command(
     model: str | None,
@@ -200,44 +182,107 @@ def command(
     rounds: int,
     steps: int,
     cpu: int | None,
+    control: bool,
+    segments: bool,
     echo_path: str | None,
+    trace_folder: Path | None,
     json_path: Path | None,
 ) -> None:
     """Measure what a service adds to a control step."""
+    settings = {"threads": 1, "recipe": recipe, "cpu": cpu}
+    settings["period"] = 0.001 if model is None else None
+    given = {name: value for name, value in settings.items() if value is not None}
     if echo_path is not None:
-        echo(echo_path)
-        return
-    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        tracing().echo(echo_path)
+    elif trace_folder is not None:
+        tracing().serve(trace_folder, **json.loads((trace_folder / "settings").read_text()))
+    else:
+        compare(model, given, (rounds, steps), control, segments, json_path)
+
+
+def compare(
+    model: str | None,
+    settings: dict[str, Any],
+    size: tuple[int, int],
+    control: bool,
+    segments: bool,
+    json_path: Path | None,
+) -> None:
+    """Ask all arms in turns, and tell."""
+    rounds, steps = size
+    options = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         served = tiny(folder) if model is None else model
-        port = 20_000 + os.getpid() % 20_000
-        arguments = ["-m", "wmrt", "serve", "--model", served, "--threads", "1", "--robots", "3"]
-        arguments += ["--socket", f"{folder}/s", "--port", str(port), "--rate", "1e6"]
-        arguments += ["--deadline", "1.0"] + (["--period", "0.001"] if model is None else [])
-        arguments += [] if recipe is None else ["--recipe", recipe]
-        arguments += [] if cpu is None else ["--cpu", str(cpu)]
-        stack.enter_context(process(*arguments))
-        stack.enter_context(process(__file__, "--echo", f"{folder}/e"))
-        arms = {
-            "echo, WebSocket, Unix": echo_arm(f"unix:{folder}/e"),
-            "WebSocket, Unix": websocket_arm(f"unix:{folder}/s", "unix"),
-            "WebSocket, TCP": websocket_arm(f"ws://127.0.0.1:{port}", "tcp"),
-            "HTTP, TCP": http_arm("127.0.0.1", port, "http"),
-        }
-        results = {arm: figures(s) for arm, s in measured(arms, rounds, steps).items()}
-    show(results)
+        with contextlib.ExitStack() as stack:
+            arms = started(stack, folder, [served, *options], control)
+            results = {arm: figures(s) for arm, s in measured(arms, rounds, steps).items()}
+        pieces = None
+        if segments:
+            (folder / "settings").write_text(json.dumps({"model": served, **settings}))
+            with process(__file__, "--trace", str(folder)):
+                told = tracing().pieces(folder, whole_state, WARM_UP, rounds * steps)
+            pieces = told()
+    show(results, pieces)
     found = {"arms": results, "load_average": os.getloadavg()[0], "rounds": rounds, "steps": steps}
-    write_result(json_path, found, model=model or "tiny, random weights", recipe=recipe)
+    found["segments_us"] = pieces
+    named = model or "tiny, random weights"
+    write_result(json_path, found, model=named, recipe=settings.get("recipe"))
 
 
-def show(results: dict[str, Any]) -> None:
-    """A line an arm."""
+def started(
+    stack: contextlib.ExitStack, folder: Path, served: list[str], control: bool
+) -> dict[str, Callable[[], Sample]]:
+    """The processes, and a client for each arm."""
+    port = 20_000 + os.getpid() % 20_000
+
+    def serve(path: str, *more: str, **environment: str) -> str:
+        arguments = ["-m", "wmrt", "serve", "--model", *served, "--socket", path, *more]
+        arguments += ["--rate", "1e6", "--deadline", "1.0"]
+        stack.enter_context(process(*arguments, WMRT_SERVE_PING="3600", **environment))
+        return f"unix:{path}"
+
+    stack.enter_context(process(__file__, "--echo", f"{folder}/e"))
+    alone = serve(f"{folder}/s1")
+    group = serve(f"{folder}/s3", "--robots", "3", "--port", str(port))
+    arms = {
+        "echo, WebSocket, Unix": echo_arm(f"unix:{folder}/e"),
+        "WebSocket, Unix": websocket_arm(alone, "unix"),
+        "WebSocket, Unix, group of 3": websocket_arm(group, "unix"),
+        "WebSocket, TCP, group of 3": websocket_arm(f"ws://127.0.0.1:{port}", "tcp"),
+        "HTTP, TCP, group of 3": http_arm("127.0.0.1", port, "http"),
+    }
+    if control:
+        thread, asgi = {"WMRT_SERVE_DEADLINE_BY": "thread"}, {"WMRT_SERVE_WEBSOCKET": "asgi"}
+        for name, environment in (
+            ("Unix, a thread waits", thread),
+            ("Unix, queue and tasks", asgi),
+            ("Unix, both", {**thread, **asgi}),
+        ):
+            arms[name] = websocket_arm(serve(f"{folder}/{len(arms)}", **environment), "unix")
+    return arms
+
+
+def tracing() -> Any:
+    """`tools.service_trace`, also where this file is run as a script."""
+    root = str(Path(__file__).resolve().parents[1])
+    if root not in sys.path:
+        sys.path.append(root)
+    from tools import service_trace
+
+    return service_trace
+
+
+def show(results: dict[str, Any], pieces: dict[str, Any] | None) -> None:
+    """A line an arm, and a line a piece."""
     for arm, found in results.items():
         trip, act, step = (found[k] for k in ("round_trip_us", "above_act_us", "above_step_us"))
         console().print(
-            f"{arm:24} round trip p50 {trip['p50']:7.0f} p99 {trip['p99']:7.0f} us, above act "
+            f"{arm:28} round trip p50 {trip['p50']:7.0f} p99 {trip['p99']:7.0f} us, above act "
             f"{act['p50']:5.0f}, above step {step['p50']:5.0f}"
         )
+    for name, took in (pieces or {}).items():
+        console().print(f"  {name:32} p50 {took['p50']:6.0f} p99 {took['p99']:6.0f} us")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,149 @@
+"""Where the time of a round trip goes: a service whose steps leave stamps, and what lies between.
+
+Run by `tools/service_latency.py --segments`. All stamps are readings of one clock, in two processes
+of one machine; taking them costs about 1 us each, so the pieces add up to a little more than a
+round trip without them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from wmrt.client import connect
+from wmrt.client.channel import Channel
+from wmrt.core import measure
+from wmrt.core.wire import Acted, pack_acted
+
+#: Piece of a round trip: the stamps that it lies between.
+PIECES = {
+    "client: encode": ("called", "sending"),
+    "to the event loop": ("sending", "received"),
+    "event loop: parse": ("received", "submitted"),
+    "event loop: begin the step": ("submitted", "put"),
+    "to the policy's thread": ("put", "asked"),
+    "controller: around the policy": ("asked", "policy_begins"),
+    "policy": ("policy_begins", "policy_ends"),
+    "controller: decide": ("policy_ends", "decided"),
+    "pack": ("decided", "answering"),
+    "back to the client": ("answering", "heard"),
+    "client: decode": ("heard", "returned"),
+}
+
+
+def serve(folder: Path, **arguments: Any) -> None:
+    """A service on ``folder``/s until it is told to stop; its stamps are in ``folder``/stamps.
+    ``arguments``: of `ServeSettings`."""
+    from wmrt.control import TimedController
+    from wmrt.control.consult import Panel
+    from wmrt.service.crew import load_crew
+    from wmrt.service.desk import Desk
+    from wmrt.service.direct import DirectWebSocket
+    from wmrt.service.host import Host
+    from wmrt.service.seats import ModelSeat
+    from wmrt.service.server import Server, listening
+    from wmrt.service.settings import ServeSettings
+
+    now: dict[str, int] = {}
+    rows: list[dict[str, int]] = []
+    stamped(DirectWebSocket, "data_received", now, before="received")
+    stamped(Host, "submit", now, before="submitted")
+    stamped(TimedController, "start", now, after="put")
+    stamped(Panel, "reply", now, before="asked")
+    stamped(ModelSeat, "step", now, before="policy_begins", after="policy_ends")
+    stamped(Desk, "_decided", now, before="decided")
+    stamped(DirectWebSocket, "send_now", now, before="answering", then=lambda: rows.append({**now}))
+    settings = ServeSettings(socket=folder / "s", rate=1e6, deadline=1.0, **arguments)
+    server = Server(load_crew(settings), settings)
+    with listening(settings) as sockets:
+        server.run_on(sockets)
+    (folder / "stamps").write_text(json.dumps(rows))
+
+
+def echo(path: str) -> None:
+    """The floor, a uvicorn that answers an answer's bytes to every message."""
+    import uvicorn
+
+    answer = pack_acted(
+        Acted("r1", 1, 0, 0, 1, (0.0, 0.0), "policy", "closed", (), False, 0, None, 0, 0, 0)
+    )
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "websocket":
+            return
+        await receive()
+        await send({"type": "websocket.accept"})
+        while (await receive())["type"] == "websocket.receive":
+            await send({"type": "websocket.send", "bytes": answer})
+
+    config = uvicorn.Config(
+        application, uds=path, lifespan="off", log_config=None, ws="websockets-sansio",
+        ws_per_message_deflate=False, ws_ping_interval=None,
+    )  # fmt: skip
+    asyncio.run(uvicorn.Server(config).serve())
+
+
+def stamped(
+    kind: type,
+    name: str,
+    stamps: dict[str, int],
+    before: str | None = None,
+    after: str | None = None,
+    then: Callable[[], object] = lambda: None,
+) -> None:
+    """Have a method leave stamps before and after; ``then`` is called before it as well."""
+    method = getattr(kind, name)
+
+    def stamping(self: Any, *arguments: Any, **options: Any) -> Any:
+        if before is not None:
+            stamps[before] = time.monotonic_ns()
+        then()
+        result = method(self, *arguments, **options)
+        if after is not None:
+            stamps[after] = time.monotonic_ns()
+        return result
+
+    setattr(kind, name, stamping)
+
+
+def ask(address: str, state: Callable[[dict[str, Any]], Any], count: int) -> list[dict[str, int]]:
+    """Steps of one client, each with its side's stamps."""
+    now: dict[str, int] = {}
+    stamped(Channel, "send", now, before="sending")
+    stamped(Channel, "_take", now, before="heard")
+    rows = []
+    with connect(address, "traced", opening=120.0, deadline=10.0) as client:
+        given = state(client.schema)
+        for _ in range(count):
+            now["called"] = time.monotonic_ns()
+            client.act(given)
+            now["returned"] = time.monotonic_ns()
+            rows.append({**now})
+    return rows
+
+
+def segments(
+    client: list[dict[str, int]], service: list[dict[str, int]], skip: int
+) -> dict[str, dict[str, Any]]:
+    """Percentiles of every piece in microseconds, after ``skip`` steps.
+
+    A thread that is asked may run before the one that asks has gone on; such a piece is negative.
+    """
+    both = [{**theirs, **ours} for theirs, ours in zip(service, client, strict=True)][skip:]
+    return {
+        name: measure.summary([(row[end] - row[begin]) / 1e3 for row in both])
+        for name, (begin, end) in PIECES.items()
+    }
+
+
+def pieces(
+    folder: Path, state: Callable[[dict[str, Any]], Any], skip: int, count: int
+) -> Callable[[], dict[str, dict[str, Any]]]:
+    """Ask ``skip`` and ``count`` times; what is returned tells the pieces once the service has
+    ended."""
+    client = ask(f"unix:{folder}/s", state, skip + count)
+    return lambda: segments(client, json.loads((folder / "stamps").read_text()), skip)
