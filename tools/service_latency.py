@@ -245,22 +245,23 @@ def started(
     stack.enter_context(process(__file__, "--echo", f"{folder}/e"))
     alone = serve(f"{folder}/s1")
     group = serve(f"{folder}/s3", "--robots", "3", "--port", str(port))
-    arms = {
+    compared = {}
+    if control:
+        thread, asgi = {"WMRT_SERVE_DEADLINE_BY": "thread"}, {"WMRT_SERVE_WEBSOCKET": "asgi"}
+        compared = {
+            "Unix, a thread waits": serve(f"{folder}/t", **thread),
+            "Unix, queue and tasks": serve(f"{folder}/q", **asgi),
+            "Unix, both": serve(f"{folder}/b", **thread, **asgi),
+        }
+    return {
         "echo, WebSocket, Unix": echo_arm(f"unix:{folder}/e"),
         "WebSocket, Unix": websocket_arm(alone, "unix"),
         "WebSocket, Unix, group of 3": websocket_arm(group, "unix"),
         "WebSocket, TCP, group of 3": websocket_arm(f"ws://127.0.0.1:{port}", "tcp"),
+        **{arm: websocket_arm(address, "unix") for arm, address in compared.items()},
+        # The last one: it is closed after 5 s without a request.
         "HTTP, TCP, group of 3": http_arm("127.0.0.1", port, "http"),
     }
-    if control:
-        thread, asgi = {"WMRT_SERVE_DEADLINE_BY": "thread"}, {"WMRT_SERVE_WEBSOCKET": "asgi"}
-        for name, environment in (
-            ("Unix, a thread waits", thread),
-            ("Unix, queue and tasks", asgi),
-            ("Unix, both", {**thread, **asgi}),
-        ):
-            arms[name] = websocket_arm(serve(f"{folder}/{len(arms)}", **environment), "unix")
-    return arms
 
 
 def tracing() -> Any:
