@@ -8,29 +8,26 @@ from contextlib import asynccontextmanager
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from starlette.exceptions import HTTPException
 from starlette.routing import Route, WebSocketRoute
 
 from wmrt import __version__
-from wmrt.core.wire import acted_json, refused_json
+from wmrt.core.wire import acted_json
 from wmrt.service import answers, health, operations
 from wmrt.service.buckets import Buckets
+from wmrt.service.error_answers import answer_errors, document
 from wmrt.service.host import Host
 from wmrt.service.live import Live
 from wmrt.service.messages import (
     ObservationMessage,
     OpenMessage,
     OperatorMessage,
-    first_fault,
     opened_json,
     read_session,
     schema_json,
 )
 from wmrt.service.metrics import CONTENT_TYPE, Metrics
 from wmrt.service.page import assets
-from wmrt.service.refusals import Refusal
 from wmrt.service.routing import require_routed, routed_by
 from wmrt.service.security import Gate
 from wmrt.service.stream import Stream
@@ -95,8 +92,8 @@ def make_app(
     app.router.routes.append(WebSocketRoute("/v1/stream", stream))
     app.router.routes.append(Route("/v1/live", Viewers(host, Live(host)), methods=["GET"]))
     app.router.routes.extend(assets.routes())
-    _refusals(app, host)
-    _document(app)
+    answer_errors(app, host)
+    document(app)
     gate = Gate(app, host, buckets)
     metrics = Metrics(host, lambda: gate.connections, dropped)
     app.include_router(_metrics(metrics))
@@ -269,50 +266,3 @@ def _operator(router: APIRouter, host: Host) -> None:
         state = request.scope["state"]
         operator = state["rights"].operator
         return await operations.operate(host, action, message, operator, state["client"])
-
-
-def _document(app: FastAPI) -> None:
-    """What is malformed is answered with 400 here, never with FastAPI's own 422."""
-    whole = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        found = whole()
-        for operations_of in found["paths"].values():
-            for operation in operations_of.values():
-                operation["responses"].pop("422", None)
-        for name in ("HTTPValidationError", "ValidationError"):
-            found["components"]["schemas"].pop(name, None)
-        return found
-
-    app.openapi = openapi  # type: ignore[method-assign]
-
-
-def _refusals(app: FastAPI, host: Host) -> None:
-    """Errors as this service words them: no traceback, no path, nothing that was sent."""
-
-    def answer(refusal: Refusal) -> JSONResponse:
-        host.refuse(refusal)
-        return JSONResponse(refused_json(refusal.refused), refusal.status)
-
-    async def refused(request: Request, error: Any) -> JSONResponse:
-        return answer(error)
-
-    async def malformed(request: Request, error: Any) -> JSONResponse:
-        return answer(Refusal("malformed", first_fault(error.errors())))
-
-    async def routed(request: Request, error: Any) -> JSONResponse:
-        if error.status_code == 404:
-            return answer(Refusal("not_found", "there is no such path; see /openapi.json"))
-        if error.status_code == 405:
-            made = answer(Refusal("not_allowed", f"not with {request.method[:20]}"))
-            made.headers.update(error.headers or {})
-            return made
-        return answer(Refusal("malformed", "no body that can be read"))
-
-    async def failed(request: Request, error: Exception) -> JSONResponse:
-        return answer(Refusal("internal", "a fault of the service; its log says more"))
-
-    app.add_exception_handler(Refusal, refused)
-    app.add_exception_handler(RequestValidationError, malformed)
-    app.add_exception_handler(HTTPException, routed)
-    app.add_exception_handler(Exception, failed)

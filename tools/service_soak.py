@@ -31,16 +31,19 @@ from wmrt.core.errors import WmrtError
 from wmrt.runtime.bench.flat import LEAK, LIMIT, growth, verdict
 
 READINGS = 240
+#: Steps of each robot before the first reading: more than anything is kept of.
+WARM_UP = 10_500
 
 
 class Rider:
     """One robot's client, to which trouble comes between two steps."""
 
-    def __init__(self, address: str, name: str, hz: float, canary: bool) -> None:
+    def __init__(self, address: str, name: str, hz: float, canary: bool, warm_up: int) -> None:
         self.counts: Counter[str] = Counter()
         self.took: list[float] = []
         self.trouble: list[str] = []
-        self._address, self._hz, self._canary = address, hz, canary
+        self._address, self._hz, self._canary, self._warm_up = address, hz, canary, warm_up
+        self.warm = threading.Event()
         self._rng = random.Random(f"{name} {secrets_seed()}")
         self.client = connect(address, name, deadline=20.0, opening=60.0)
         self._state = whole_state(self.client.schema)
@@ -49,6 +52,9 @@ class Rider:
         self._thread.start()
 
     def _run(self) -> None:
+        for _ in range(self._warm_up):
+            self._step()
+        self.warm.set()
         due = time.monotonic()
         while not self._ended.is_set():
             try:
@@ -60,6 +66,12 @@ class Rider:
             if self._hz:
                 due = max(due + 1 / self._hz, time.monotonic() - 1.0)
                 self._ended.wait(max(0.0, due - time.monotonic()))
+
+    def ready(self) -> None:
+        """Wait for the end of its warm-up; `WmrtError` if it does not come."""
+        while not self.warm.wait(1.0):
+            if not self._thread.is_alive():
+                raise WmrtError("a robot ended in its warm-up; its error stands above")
 
     def _step(self) -> None:
         canary = round(self._rng.uniform(-1, 1), 6)
@@ -117,10 +129,13 @@ def second(service: Service, rng: random.Random, robots: int) -> None:
 
 
 def soak(
-    service: Service, seconds: float, robots: int, hz: float, every: float, canary: bool, bar: Any
-) -> dict[str, Any]:
+    service: Service, seconds: float, robots: int, hz: float, every: float, canary: bool,
+    warm_up: int, bar: Any,
+) -> dict[str, Any]:  # fmt: skip
     """Readings over ``seconds``, with trouble every ``every`` seconds."""
-    riders = [Rider(service.unix, f"r{i}", hz, canary) for i in range(robots)]
+    riders = [Rider(service.unix, f"r{i}", hz, canary, warm_up) for i in range(robots)]
+    for rider in riders:
+        rider.ready()
     rng, replies = random.Random(secrets_seed()), list[str]()
     kinds = itertools.cycle(["reset", "breaks", "garbage", "look", "other process", "second"])
     readings: list[tuple[int, int, int, int]] = []
@@ -179,11 +194,12 @@ def _told(readings: Any, riders: list[Rider], service: Service) -> dict[str, Any
 @click.option("--robots", default=4, type=click.IntRange(1, 16), show_default=True)
 @click.option("--hz", default=10.0, show_default=True, help="Of each robot; 0: as fast as it goes.")
 @click.option("--every", default=5.0, show_default=True, help="Seconds between two troubles.")
+@click.option("--warm-up", default=WARM_UP, show_default=True, help="Steps of each robot before.")
 @click.option("--model", is_flag=True, help="The shipped model, in nvfp4, in place of canaries.")
 @json_option
 def main(
-    seconds: float, proof: float | None, robots: int, hz: float, every: float, model: bool,
-    json_path: Path | None,
+    seconds: float, proof: float | None, robots: int, hz: float, every: float, warm_up: int,
+    model: bool, json_path: Path | None,
 ) -> None:  # fmt: skip
     """Soak a service, and prove that a leak would have been seen."""
     proof = max(seconds / 10, 20.0) if proof is None else proof
@@ -198,14 +214,14 @@ def main(
             task = display.add_task(name, total=round(span))
             with serving(*own, *more, snapshots="robots", **settings) as service:
                 found[name] = soak(
-                    service, span, robots, hz, every, not model,
+                    service, span, robots, hz, every, not model, warm_up,
                     lambda done, task=task: display.update(task, completed=round(done)),
                 )  # fmt: skip
     planted = found.pop("planted")["bytes_per_1000_steps"]
     result = found["own"]
     said = verdict(result["bytes_per_1000_steps"], planted)
     results = {"verdict": said, "limit": LIMIT, "planted_bytes_per_1000_steps": planted, **result}
-    results |= {"seconds": seconds, "robots": robots, "hz": hz, "every": every}
+    results |= {"seconds": seconds, "robots": robots, "hz": hz, "every": every, "warm_up": warm_up}
     console().print(f"{said}: {result['bytes_per_1000_steps']:.0f} B per 1 000 steps", style="bold")
     write_result(json_path, results, **({"model": "highway", "recipe": "nvfp4"} if model else {}))
     counts = result["counts"]

@@ -114,11 +114,12 @@ def test_the_control_plane_has_spans_and_a_step_has_none(tmp_path: Path) -> None
     with traced(tmp_path, own, **tokens, **changes) as running:
         everything(running)
     own.close()
-    spans = kept.get_finished_spans()
-    names = [span.name for span in spans]
-    assert names == [
+    finished = kept.get_finished_spans()
+    # What an operator does is kept at once, beside what goes on; on stop, what is new since.
+    assert "wmrt.snapshot" in [span.name for span in finished[4:]]
+    spans = [span for span in finished if span.name != "wmrt.snapshot"]
+    assert [span.name for span in spans] == [
         "wmrt.warm_up", "wmrt.open", "wmrt.reset", "wmrt.operate", "wmrt.operate", "wmrt.open",
-        "wmrt.snapshot",
     ]  # fmt: skip
     opened, reset, disengaged, refused, full = spans[1:6]
     assert opened.attributes["wmrt.robot"] == "r1" and opened.attributes["wmrt.resumes"] is False

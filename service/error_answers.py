@@ -1,0 +1,62 @@
+"""Errors that FastAPI answers by itself, in this service's words, and what OpenAPI says of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from wmrt.core.wire import refused_json
+from wmrt.service.host import Host
+from wmrt.service.messages import first_fault
+from wmrt.service.refusals import Refusal
+
+
+def document(app: FastAPI) -> None:
+    """What is malformed is answered with 400 here, never with FastAPI's own 422."""
+    whole = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        found = whole()
+        for operations_of in found["paths"].values():
+            for operation in operations_of.values():
+                operation["responses"].pop("422", None)
+        for name in ("HTTPValidationError", "ValidationError"):
+            found["components"]["schemas"].pop(name, None)
+        return found
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def answer_errors(app: FastAPI, host: Host) -> None:
+    """Errors as this service words them: no traceback, no path, nothing that was sent."""
+
+    def answer(refusal: Refusal) -> JSONResponse:
+        host.refuse(refusal)
+        return JSONResponse(refused_json(refusal.refused), refusal.status)
+
+    async def refused(request: Request, error: Any) -> JSONResponse:
+        return answer(error)
+
+    async def malformed(request: Request, error: Any) -> JSONResponse:
+        return answer(Refusal("malformed", first_fault(error.errors())))
+
+    async def routed(request: Request, error: Any) -> JSONResponse:
+        if error.status_code == 404:
+            return answer(Refusal("not_found", "there is no such path; see /openapi.json"))
+        if error.status_code == 405:
+            made = answer(Refusal("not_allowed", f"not with {request.method[:20]}"))
+            made.headers.update(error.headers or {})
+            return made
+        return answer(Refusal("malformed", "no body that can be read"))
+
+    async def failed(request: Request, error: Exception) -> JSONResponse:
+        return answer(Refusal("internal", "a fault of the service; its log says more"))
+
+    app.add_exception_handler(Refusal, refused)
+    app.add_exception_handler(RequestValidationError, malformed)
+    app.add_exception_handler(HTTPException, routed)
+    app.add_exception_handler(Exception, failed)
