@@ -43,8 +43,12 @@ class Watchdog(Consultant):
     ) -> None:
         super().__init__(panel, breakers, plan, deadline_ns, timer)
         self._answering = _Answering(panel)
-        self._worker: Worker[Question, Reply] = Worker(self._answering.reply, "wmrt-policy")
+        self._worker = self._employ()
         self._interrupted = False
+
+    def _employ(self) -> Worker[Question, Reply]:
+        """The policy's thread."""
+        return Worker(self._answering.reply, "wmrt-policy")
 
     def ask(self, state: Mapping[str, Any], started: int) -> Consulted:
         """The step's question; see `Consultant.ask`. Returns at the deadline."""
@@ -116,17 +120,10 @@ class Timed(Watchdog):
         panel, breakers, plan, deadline_ns, timer: see `Consultant`.
     """
 
-    def __init__(
-        self,
-        panel: Panel,
-        breakers: Breakers,
-        plan: Plan,
-        deadline_ns: float,
-        timer: Callable[[], int],
-    ) -> None:
-        super().__init__(panel, breakers, plan, deadline_ns, timer)
-        self._worker = Worker(self._answering.reply, "wmrt-policy", _deliver)
-        self.alarm: Alarm | None = None
+    alarm: Alarm | None = None
+
+    def _employ(self) -> Worker[Question, Reply]:
+        return Worker(self._answering.reply, "wmrt-policy", _deliver)
 
     def put(
         self, state: Mapping[str, Any], started: int, settle: Callable[[Any], bool]
