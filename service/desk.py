@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wmrt.control import Controller, Outcome, StepClock, TimedController, default_limits
-from wmrt.core.errors import UsageError
+from wmrt.core.errors import SafetyError, UsageError
 from wmrt.core.wire import Acted, Observed
 from wmrt.runtime.snapshot import Snapshot
 from wmrt.safety import Breakers, State
+from wmrt.safety.envelope import Envelope
 from wmrt.service.placement import place
 from wmrt.service.refusals import Refusal
 from wmrt.service.seats import Seat
@@ -227,6 +228,14 @@ class Desk:
             *(tuple(sorted(map(int, last.tripped))), last.late, skipped, seen.captured_ns),
             *(queued, last.policy_ns, took),
         )
+
+    def require_measured(self, measured: Sequence[float] | None) -> None:
+        """`Refusal` refused where `reset` would raise; any thread, changes nothing."""
+        if measured is not None:
+            try:
+                Envelope(self.breakers.limits).measured(measured)
+            except SafetyError as error:
+                raise Refusal("refused", str(error)) from None
 
     def reset(self, measured: Sequence[float] | None) -> None:
         """A new episode; in the desk's thread. `SafetyError` for a measured value that is none."""

@@ -42,7 +42,11 @@ def answer_errors(app: FastAPI, host: Host) -> None:
         return answer(error)
 
     async def malformed(request: Request, error: Any) -> JSONResponse:
-        return answer(Refusal("malformed", first_fault(error.errors())))
+        faults = error.errors()
+        if isinstance(faults[0].get("input"), bytes):  # it was not read as JSON
+            given = request.headers.get("content-type", "none")[:80]
+            return answer(Refusal("malformed", f"content-type {given}: send application/json"))
+        return answer(Refusal("malformed", first_fault(faults)))
 
     async def routed(request: Request, error: Any) -> JSONResponse:
         if error.status_code == 404:

@@ -208,13 +208,14 @@ class Host:
         Raises:
             Refusal: by name.
         """
-        return await self.restart(self.end_episode(robot, session), measured)
+        return await self.restart(self.end_episode(robot, session, measured), measured)
 
-    def end_episode(self, robot: str, session: int) -> Place:
+    def end_episode(self, robot: str, session: int, measured: Sequence[float] | None) -> Place:
         """The part of `reset` that does not wait: from here on, what is in work is discarded."""
         self.require_serving()
         place = self.registry.place(robot)
         place.session.require(session)
+        place.desk.require_measured(measured)  # an epoch that has begun cannot be refused any more
         place.session.epoch += 1
         place.desk.epoch = place.session.epoch
         return place

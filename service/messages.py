@@ -56,7 +56,10 @@ class ObservationMessage(_Message):
                     "sequence": 1,
                     "captured_ns": 81234567890,
                     "sent_ns": 81234999999,
-                    "state": {"ego_speed": 25.0, "lane": "left", "front_gap": None},
+                    "state": {
+                        **{"ego_speed": 25.0, "lane_offset": 0.1, "heading": 0.0, "lane": "left"},
+                        "front_gap": None,
+                    },
                 }
             ]
         },
@@ -158,6 +161,18 @@ def read_json(model: type[BaseModel], data: dict[str, Any]) -> Any:
         return model.model_validate(data)
     except ValidationError as error:
         raise Refusal("malformed", first_fault(error.errors())) from None
+
+
+def read_observation(data: dict[str, Any]) -> Observed:
+    """An observation of JSON; `Refusal` malformed, with its number if it has one: somebody waits
+    for the answer to it."""
+    try:
+        seen: Observed = read_json(ObservationMessage, data).observed()
+    except Refusal as refusal:
+        sequence = data.get("sequence")
+        refusal.sequence = sequence if type(sequence) is int and 0 <= sequence < 2**63 else None
+        raise
+    return seen
 
 
 def first_fault(errors: Any) -> str:

@@ -120,6 +120,7 @@ async def operate(
         host.audit.note("forbidden", action=action, robot=message.robot[:80], client=client)
         raise Refusal("forbidden", f"{action} takes the operator's token: {how}")
     place = host.registry.place(message.robot)
+    refused: dict[str, str] = {}
     try:
         with host.telemetry.span("operate", action=action, robot=message.robot):
             await _operate(host, action, message, place)
@@ -128,10 +129,13 @@ async def operate(
             host.registry.keeper.soon(place)
         else:
             await host.registry.keep(place)
+    except Refusal as refusal:
+        refused["refused"] = str(refusal)[:300]
+        raise
     finally:
         host.audit.note(
             f"breakers_{action}", robot=message.robot, operator=message.operator, client=client,
-            state=place.desk.breakers.state.value,
+            state=place.desk.breakers.state.value, **refused,
         )  # fmt: skip
     return robot(place)
 

@@ -151,6 +151,7 @@ class Registry:
         if held and self._settings.on_second_client == "refuse":
             self._audit.note("refused", robot=old.robot, reason="held")
             raise Refusal("held", f"another client holds robot {old.robot}")
+        place.desk.require_measured(measured)  # whose session it was can still go on with it
         new = Session(old.robot, time.monotonic(), old.epoch + 1)
         place.session, place.desk.epoch = new, new.epoch
         if held:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from wmrt.core.errors import UsageError
 from wmrt.kernels.native.step import ROBOTS
@@ -58,7 +58,8 @@ class ServeSettings(BaseSettings):
         tls_cert, tls_key: PEM files.
         log_format, log_level: of what is logged to standard error.
         otel: send traces of the control plane; default: if the environment names a collector.
-        names: further names under which clients reach this host.
+        names: further names under which clients reach this host; in the environment with commas or
+            spaces between them.
     """
 
     model_config = SettingsConfigDict(env_prefix="WMRT_SERVE_", extra="forbid", frozen=True)
@@ -105,7 +106,13 @@ class ServeSettings(BaseSettings):
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     otel: bool | None = None
-    names: tuple[str, ...] = ()
+    names: Annotated[tuple[str, ...], NoDecode] = ()
+
+    @field_validator("names", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        """The environment has them as one text."""
+        return value.replace(",", " ").split() if isinstance(value, str) else value
 
     @field_validator("token", "operator_token", "metrics_token")
     @classmethod

@@ -20,12 +20,12 @@ from wmrt.service.buckets import Buckets
 from wmrt.service.direct import EXTENSION, DirectWebSocket
 from wmrt.service.host import Host
 from wmrt.service.messages import (
-    ObservationMessage,
     OpenMessage,
     Reader,
     dumps,
     opened_json,
     read_json,
+    read_observation,
     read_session,
     schema_json,
 )
@@ -201,7 +201,7 @@ class Link:
         data = self._json(text)
         kind = data.pop("kind")
         if kind == "observation":
-            seen = read_json(ObservationMessage, data).observed()
+            seen = read_observation(data)
             self._own(seen.robot, seen.sequence)
             self._host.submit(seen, self._done_text)
         elif kind == "reset":
@@ -210,7 +210,9 @@ class Link:
             assert self._session is not None  # messages are taken after it is open
             own = self._session.id
             session = own if wanted.session is None else read_session(wanted.session)
-            place = self._host.end_episode(wanted.robot, session)  # what comes next comes after it
+            place = self._host.end_episode(
+                wanted.robot, session, wanted.measured
+            )  # what comes is after it
             task = asyncio.create_task(self._restart(place, wanted))  # it may wait for a step
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

@@ -94,6 +94,88 @@ def test_a_deadline_is_honoured_and_its_answer_dropped(tmp_path: Path) -> None:
             assert robot.counters["late_answers"] == 1
 
 
+def test_a_reset_that_was_not_answered_in_time_is_caught_up_with(tmp_path: Path) -> None:
+    """The service is in the new epoch, and the answer that would tell was not waited for."""
+    go, seat = held()
+    with service(tmp_path, [seat]) as running:
+        with connect(running.address, "r1", **QUICK) as robot:
+            go.clear()
+            asked = seat.asked
+            robot.send(state(0.1))
+            until(lambda: seat.asked > asked)
+            with pytest.raises(DeadlineError, match="reset"):  # it waits for the step
+                robot.reset(deadline=0.2)
+            go.set()
+            assert robot.act(state(0.2)).epoch == robot.epoch == 1
+            robot.reset()
+            assert robot.act(state(0.3)).epoch == robot.epoch == 2
+
+
+@pytest.mark.parametrize("encoding", ["floats", "msgpack", "json"])
+def test_a_reset_that_is_refused_changes_nothing(tmp_path: Path, encoding: Any) -> None:
+    with service(tmp_path) as running:
+        with connect(running.address, "r1", encoding=encoding, **QUICK) as robot:
+            with pytest.raises(ServiceError, match="2 finite numbers"):
+                robot.reset([0.0] * 3)
+            assert robot.act(state(0.5)).epoch == 0
+
+
+def test_a_deadline_that_is_over_at_once_leaves_the_connection(tmp_path: Path) -> None:
+    with service(tmp_path) as running:
+        with connect(running.address, "r1", **QUICK) as robot:
+            for _ in range(3):
+                with pytest.raises(DeadlineError, match="in time"):
+                    robot.act(state(0.5), deadline=1e-9)
+            assert robot.act(state(0.5)).action[0] == 0.5
+            assert robot.counters["connected"] == 1 and robot.counters["lost"] == 0
+
+
+@pytest.mark.parametrize("end", ["", "\n", " \r\n"])
+def test_a_token_as_it_stands_in_its_file(tmp_path: Path, end: str) -> None:
+    with service(tmp_path, token="t" * 32) as running:
+        with connect(running.address, "r1", token="t" * 32 + end, **QUICK) as robot:
+            assert robot.act(state(0.5)).action[0] == 0.5
+
+
+@pytest.mark.parametrize("token", ["secret\r\nHost: x", "secret\x00", "s\u00e9cret" * 4])
+def test_a_token_that_no_header_carries_is_told_and_not_shown(token: str) -> None:
+    with pytest.raises(UsageError, match="visible ASCII") as caught:
+        connect("unix:/tmp/none", "r1", token=token)
+    assert "cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("encoding", ["floats", "msgpack", "json"])
+def test_states_and_times_of_numpy_are_sent(tmp_path: Path, encoding: Any) -> None:
+    own = state() | {"canary": np.float32(0.25), "gap": np.float64(3.0), "wet": np.bool_(True)}
+    own["pose"] = np.array([1.0, 2.0], np.float32)
+    with service(tmp_path) as running:
+        with connect(running.address, "r1", encoding=encoding, **QUICK) as robot:
+            answer = robot.act(own, captured_ns=np.int64(time.monotonic_ns()))  # type: ignore[arg-type]
+            assert answer.action[0] == 0.25 and answer.source == "policy"
+
+
+@pytest.mark.parametrize("encoding", ["msgpack", "json"])
+@pytest.mark.parametrize("value", [object(), 1j, b"x", 2**70])
+def test_a_state_that_cannot_be_sent_is_told(tmp_path: Path, encoding: Any, value: Any) -> None:
+    with service(tmp_path) as running:
+        with connect(running.address, "r1", encoding=encoding, **QUICK) as robot:
+            if (encoding, type(value)) in (("msgpack", bytes), ("json", int)):  # these it can hold
+                assert robot.act(state() | {"canary": value}).source == "fallback"
+            else:
+                with pytest.raises(StateError, match=f"{encoding} cannot hold"):
+                    robot.act(state() | {"canary": value})
+            assert robot.state == "connected"
+
+
+@pytest.mark.parametrize("captured", [-5, 1.5, 2**70, "now", float("nan")])
+def test_a_time_that_is_none_is_told(tmp_path: Path, captured: Any) -> None:
+    with service(tmp_path) as running:
+        with connect(running.address, "r1", **QUICK) as robot:
+            with pytest.raises(UsageError, match=r"captured_ns=.*time\.monotonic_ns"):
+                robot.act(state(), captured_ns=captured)
+            assert robot.act(state(0.5)).action[0] == 0.5
+
+
 def test_a_service_that_is_not_there_is_a_deadline(tmp_path: Path) -> None:
     events: list[str] = []
     began = time.monotonic()

@@ -95,6 +95,29 @@ def test_a_reset_is_a_new_episode_of_the_session(http: httpx.Client, running: Ru
     assert (wrong.status_code, name(wrong)) == (409, "refused")
 
 
+def test_a_position_that_fits_no_actuators_changes_nothing(
+    http: httpx.Client, running: Running
+) -> None:
+    own = opened(http)
+    for place in ({"session": own["session"]}, {}):
+        running.host.registry.places["r1"].session.seen = -1e9  # it is nobody's any more
+        wrong = http.post("/v1/reset", json={"robot": "r1", "measured": [0.1] * 3, **place})
+        assert (wrong.status_code, name(wrong)) == (409, "refused")
+    answer = http.post("/v1/act", json=observation(own, 0))
+    assert answer.status_code == 200 and answer.json()["epoch"] == own["epoch"]
+
+
+def test_a_body_that_is_not_called_json_is_told_so(http: httpx.Client) -> None:
+    body = json.dumps({"robot": "r1"})
+    for kind in ("application/x-www-form-urlencoded", "text/plain"):
+        answer = http.post("/v1/reset", content=body, headers={"Content-Type": kind})
+        assert (answer.status_code, name(answer)) == (400, "malformed")
+        said = answer.json()["error"]["message"]
+        assert said == f"content-type {kind}: send application/json"
+    listed = http.post("/v1/reset", content="[]", headers=JSON)
+    assert "content-type" not in listed.json()["error"]["message"]
+
+
 def test_facts(http: httpx.Client) -> None:
     schema = http.get("/v1/schema").json()
     assert schema["schema"]["fields"][0]["name"] == "canary"
@@ -172,6 +195,21 @@ def test_an_operator_resets_and_nobody_else(http: httpx.Client, running: Running
     }
     assert "policy" in sources
     assert operate("disengage").json()["engaged"] is False
+
+
+def test_the_audit_log_tells_what_was_refused(tmp_path: Path) -> None:
+    audit = tmp_path / "audit.jsonl"
+    with service(tmp_path, tcp=True, operator_token=OPERATOR, audit=audit) as running:
+        headers = {"Authorization": f"Bearer {OPERATOR}"}
+        with httpx.Client(base_url=running.tcp, headers=headers, trust_env=False) as http:
+            opened(http)
+            person = {"robot": "r1", "operator": "A. Person"}
+            assert name(http.post("/v1/breakers/reset", json=person)) == "refused"
+            assert http.post("/v1/breakers/engage", json=person).status_code == 200
+    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    told = {line["event"]: line for line in lines}
+    assert "nothing is latched" in told["breakers_reset"]["refused"]
+    assert "refused" not in told["breakers_engage"]
 
 
 def test_without_an_operator_s_token_nobody_resets(tmp_path: Path) -> None:

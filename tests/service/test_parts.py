@@ -34,6 +34,17 @@ def test_settings_come_from_arguments_then_from_the_environment(
 
 
 @pytest.mark.parametrize(
+    "text", ["a.example,b.example", "a.example b.example", " a.example, b.example,"]
+)
+def test_names_come_from_the_environment_as_one_text(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("WMRT_SERVE_NAMES", text)
+    assert read_settings().names == ("a.example", "b.example")
+    assert read_settings(names=("c.example",)).names == ("c.example",)
+
+
+@pytest.mark.parametrize(
     ("given", "said"),
     [
         ({"robots": 17}, r"robots: .*less than or equal to 16.*17"),

@@ -17,7 +17,7 @@ from tests.service.doubles import CanarySeat, Running, service, until
 from tests.service.raw import state
 from wmrt.client.channel import Address, Channel
 from wmrt.core.errors import ServiceError
-from wmrt.core.wire import MSGPACK, Acted, pack_observed
+from wmrt.core.wire import MSGPACK, VERSION, Acted, pack_observed
 
 
 @pytest.fixture
@@ -181,6 +181,19 @@ def test_a_reset_discards_what_is_in_work(tmp_path: Path) -> None:
         assert second["kind"] == "opened" and second["epoch"] == 1
         raw.opened = second
         assert raw.acted(2).action[1] == pytest.approx(1e-4)  # its first step since
+
+
+def test_a_malformed_observation_is_named_by_its_number(running: Running) -> None:
+    """Its sender waits for an answer to that number."""
+    raw = running.raw()
+    raw.open()
+    whole = {"kind": "observation", "version": VERSION, "robot": "r1", "epoch": 0, "state": state()}
+    for wrong in ({"captured_ns": 1.5}, {"session": "zz"}, {"epoch": "0"}):
+        raw.say(whole | {"session": raw.opened["session"], "sequence": 7} | wrong)
+        said = raw.hear()
+        assert (said["error"]["name"], said["sequence"]) == ("malformed", 7)
+    raw.say(whole | {"session": raw.opened["session"], "sequence": "7"})
+    assert raw.hear()["sequence"] is None
 
 
 def test_a_second_client_is_refused(running: Running) -> None:

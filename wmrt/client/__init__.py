@@ -3,7 +3,8 @@
 from wmrt.client import connect
 
 with connect("unix:/run/wmrt.sock", "r2") as robot:
-    answer = robot.act({"ego_speed": 25.0, "lane": "left"}, deadline=0.05)
+    state = {"ego_speed": 25.0, "lane_offset": 0.0, "heading": 0.0, "lane": "middle"}
+    answer = robot.act(state, deadline=0.05)  # a field that is required and missing: the fallback
     send(answer.action)  # float32[A], normalised
 """
 

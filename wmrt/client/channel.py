@@ -155,6 +155,7 @@ class Channel:
 
     def send(self, data: bytes | str, end: float) -> None:
         """Send a message. `Lost` if the connection is, TimeoutError at ``end``."""
+        _left(end)  # nothing of it is out yet, so the connection need not end
         try:
             if isinstance(data, str):
                 self._protocol.send_text(data.encode())

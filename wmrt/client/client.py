@@ -12,6 +12,7 @@ from typing import Any, Literal
 from wmrt.client.backoff import Backoff
 from wmrt.client.channel import Address, Channel, Lost, read_object
 from wmrt.client.encode import Encoder
+from wmrt.client.given import reading, seconds, sendable
 from wmrt.client.link import PASSING, Link, Target
 from wmrt.client.reply import Answer, answer
 from wmrt.core.errors import DeadlineError, ServiceError, UsageError
@@ -67,14 +68,14 @@ class Client:
     ) -> None:
         if on_lost not in ("raise", "reopen"):
             raise UsageError(f"on_lost={on_lost!r}: raise or reopen")
-        self._deadline, self._encoder = _seconds(deadline), Encoder(encoding)
+        self._deadline, self._encoder = seconds(deadline), Encoder(encoding)
         target = Target(
-            *(Address(address), robot, token, tls, on_lost == "reopen", on_event),
+            *(Address(address), robot, sendable(token), tls, on_lost == "reopen", on_event),
             backoff=Backoff() if backoff is None else backoff,
         )
         own = None if session is None else session_number(session)
         self._link = Link(target, own, measured)
-        self._link.channel(time.monotonic() + _seconds(opening), "opening a session")
+        self._link.channel(time.monotonic() + seconds(opening), "opening a session")
         self._sequence = self._returned = self._link.taken
         self._sent_at: dict[int, int] = {}
         opened = self._link.opened
@@ -135,10 +136,10 @@ class Client:
             DeadlineError: no answer until then; a late one is dropped and counted.
             ServiceError: refused, by name; answer_lost: the observation was stepped, and the
                 connection broke before its answer.
-            StateError: a state that does not fit the schema.
+            StateError: a state that does not fit the schema. UsageError: a time that is none.
         """
         began = time.monotonic_ns()
-        end = began * 1e-9 + (self._deadline if deadline is None else _seconds(deadline))
+        end = began * 1e-9 + (self._deadline if deadline is None else seconds(deadline))
         self._sequence += 1
         sequence, sent = self._sequence, False
         while True:
@@ -167,6 +168,8 @@ class Client:
 
     def _message(self, sequence: int, state: Mapping[str, Any], captured: int | None) -> Any:
         link = self._link
+        if captured is not None:
+            captured = reading(captured)
         own = link.session or 0
         return self._encoder(Observed(self.robot, own, link.epoch, sequence, state, captured))
 
@@ -189,7 +192,7 @@ class Client:
         """Send an observation and do not wait; its sequence number. For `receive`.
 
         Raises:
-            DeadlineError, ServiceError, StateError: as `act`.
+            DeadlineError, ServiceError, StateError, UsageError: as `act`.
         """
         end = time.monotonic() + self._deadline
         self._sequence += 1
@@ -210,7 +213,7 @@ class Client:
         Raises:
             DeadlineError: none until then. ServiceError: the connection ended for good.
         """
-        end = time.monotonic() + (self._deadline if deadline is None else _seconds(deadline))
+        end = time.monotonic() + (self._deadline if deadline is None else seconds(deadline))
         newest: Acted | None = None
         while newest is None:
             channel = self._channel(end, "an answer")
@@ -254,7 +257,7 @@ class Client:
         Raises:
             DeadlineError, ServiceError: as `act`.
         """
-        end = time.monotonic() + (self._deadline if deadline is None else _seconds(deadline))
+        end = time.monotonic() + (self._deadline if deadline is None else seconds(deadline))
         wanted: dict[str, Any] = {"kind": "reset", "version": VERSION, "robot": self.robot}
         if measured is not None:
             wanted["measured"] = [float(value) for value in measured]
@@ -267,7 +270,10 @@ class Client:
             except Lost as error:
                 self._link.lost(error)
             except TimeoutError:
-                raise self._link.missed("no answer to a reset in time") from None
+                missed = self._link.missed("no answer to a reset in time")
+                # Whether it is in the new epoch, another connection tells.
+                self._link.lost(Lost("a reset without an answer"))
+                raise missed from None
 
     def _await_reset(self, channel: Channel, end: float) -> int:
         """The new epoch."""
@@ -292,9 +298,3 @@ class Client:
 
 
 connect = Client  # reads well: with connect("unix:/run/wmrt.sock", "r2") as robot
-
-
-def _seconds(value: float) -> float:
-    if isinstance(value, bool) or not 0 < value < 1e9:
-        raise UsageError(f"a deadline of {value!r} s: a number above 0")
-    return float(value)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from wmrt.core.errors import UsageError
+import numpy as np
+
+from wmrt.core.errors import StateError, UsageError
 from wmrt.core.extras import require
 from wmrt.core.wire import FLOATS, MSGPACK, VERSION, Observed, pack_observed, session_text
 from wmrt.core.wire_state import StateLayout
@@ -30,9 +33,9 @@ class Encoder:
             raise UsageError(f"encoding {encoding!r}: {', '.join(ENCODINGS)}")
         self._encoding = encoding
         self._layout: StateLayout | None = None
-        self._msgpack: Callable[[Any], bytes] = (
-            require("msgspec", "service").msgpack.encode if encoding == "msgpack" else repr  # type: ignore[assignment]
-        )
+        self._pack: Callable[[dict[str, Any]], bytes | str] = partial(json.dumps, default=_plain)
+        if encoding == "msgpack":
+            self._pack = require("msgspec", "service").msgpack.Encoder(enc_hook=_plain).encode
 
     def use(self, schema: Mapping[str, Any]) -> None:
         """States are of this schema from now on. `SchemaError` if it has no float32 form and one
@@ -46,7 +49,19 @@ class Encoder:
         seen = seen._replace(sent_ns=time.monotonic_ns())
         if self._layout is not None:
             return pack_observed(seen, FLOATS, self._layout.pack(seen.state))
-        if self._encoding == "msgpack":
-            return pack_observed(seen, MSGPACK, self._msgpack(dict(seen.state)))
-        data = {**seen._asdict(), "session": session_text(seen.session), "state": dict(seen.state)}
-        return json.dumps({"kind": "observation", "version": VERSION, **data})
+        try:
+            if self._encoding == "msgpack":
+                return pack_observed(seen, MSGPACK, self._pack(dict(seen.state)))  # type: ignore[arg-type]
+            data = {**seen._asdict(), "session": session_text(seen.session)}
+            data["state"] = dict(seen.state)
+            return self._pack({"kind": "observation", "version": VERSION, **data})
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            said = f"a state that {self._encoding} cannot hold: {str(error)[:200]}"
+            raise StateError(said) from None
+
+
+def _plain(value: Any) -> Any:
+    """numpy's numbers and arrays as Python's; TypeError for anything else."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is neither a number, a text nor a list")
