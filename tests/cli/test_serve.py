@@ -124,6 +124,25 @@ def test_what_a_service_has_of_its_own_is_not_given_to_a_drive(
     assert "--recipe, --no-breakers: unix:/nowhere is a service" in capsys.readouterr().err
 
 
+def test_several_processes_are_not_one_car_of_a_service(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["drive", "--model", "unix:/nowhere", "--jobs", "2"]) == 2
+    assert "--jobs 2: unix:/nowhere is a service" in capsys.readouterr().err
+    assert main(["drive", "--model", "unix:/nowhere", "--executor", "native"]) == 2
+    assert "--executor: unix:/nowhere is a service" in capsys.readouterr().err
+
+
+def test_a_drive_says_what_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("wmrt.cli.driving.remote.OPENING", 0.3)
+    assert main(["drive", "--model", f"unix:{tmp_path}/s"]) == 2
+    err = capsys.readouterr().err
+    assert err.count(f"waiting up to 0.3 s for unix:{tmp_path}/s: ") == 1
+    assert "No such file" in err
+
+
 def test_a_service_that_is_not_there_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

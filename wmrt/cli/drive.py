@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     show_default=True,
     metavar="NAME",
     help="A packaged checkpoint, a folder, a hub repository as owner/name, one of the control arms "
-    "random, expert, rule, or a service that `wmrt serve` runs: ws://host:port, unix:/path.",
+    "random, expert, rule, or a service that `wmrt serve` runs: ws://host:port, unix:/path, "
+    "with its token in WMRT_TOKEN.",
 )
 @click.option(
     "--recipe",
@@ -147,7 +148,9 @@ def command(
     """
     from wmrt.cli.driving.plan import Plan
     from wmrt.cli.driving.records import check_place
+    from wmrt.cli.driving.remote import require_one
 
+    require_one(model, jobs)
     deadline = jobs == 1 and not no_deadline
     threads = _threads(jobs) if threads is None else threads
     seeds = range(seed, seed + episodes)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wmrt.cli.common import console
 from wmrt.cli.driving.environment import open_environment
 from wmrt.cli.driving.episode import Outcome
 from wmrt.core.errors import CheckpointError, DeadlineError, ServiceError, UsageError
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Where the bearer token comes from: an argument would be read by everybody who may list processes.
 TOKEN = "WMRT_TOKEN"
+#: Seconds for a service that is only just starting.
+OPENING = 60.0
 #: The car's name.
 ROBOT = "drive"
 
@@ -91,6 +94,12 @@ def is_address(model: str) -> bool:
     return model.startswith(("ws://", "wss://", "unix:"))
 
 
+def require_one(model: str, jobs: int) -> None:
+    """Raise `UsageError` for several processes that would be one robot of a service."""
+    if jobs > 1 and is_address(model):
+        raise UsageError(f"--jobs {jobs}: {model} is a service, which drives one car; leave it out")
+
+
 def service_arm(env_name: str, address: str, own: Mapping[str, bool]) -> tuple[Any, RemoteArm]:
     """The environment and an arm that asks the service at ``address``.
 
@@ -120,7 +129,16 @@ def remote_arm(address: str, env: Any) -> RemoteArm:
     from wmrt.model.checkpoint import check_schema
     from wmrt.model.schema import StateSchema
 
-    client = connect(address, ROBOT, token=os.environ.get(TOKEN), opening=60.0, on_lost="reopen")
+    told: list[str] = []
+
+    def tell(name: str, details: Mapping[str, Any]) -> None:
+        if name == "waiting" and not told:
+            told.append(str(details["reason"]))
+            said = f"waiting up to {OPENING:g} s for {address}: {told[0]}"
+            console(stderr=True).print(said, markup=False, soft_wrap=True)
+
+    token = os.environ.get(TOKEN)
+    client = connect(address, ROBOT, token=token, opening=OPENING, on_lost="reopen", on_event=tell)
     try:
         try:
             check_schema(env.state_schema, StateSchema.from_json(client.schema))

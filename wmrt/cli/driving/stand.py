@@ -109,6 +109,7 @@ def _service_arm(plan: Plan) -> Stand:
     own = {
         "--recipe": plan.recipe is not None,
         "--device": plan.device != "cpu",
+        "--executor": plan.executor != "auto",
         "--no-breakers": not plan.breakers,
         "--limits": plan.limits is not None,
         "--record": plan.record is not None,
