@@ -156,7 +156,7 @@ def test_a_model_is_stepped_before_robots_come(
 
 
 def test_status_tells_where_each_robot_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "kept"
     with pytest.raises(UsageError, match="no such folder"):
@@ -174,6 +174,7 @@ def test_status_tells_where_each_robot_is(
         "r1": "served", "r2": "orphaned", "r3": "free"
     }  # fmt: skip
     assert "no snapshot that can be read" in rows["r1"]["fault"] and rows["r2"]["fault"] is None
+    monkeypatch.setenv("COLUMNS", "200")  # else a long name is told in two lines
     assert main(["fleet", "--status", "--snapshots", str(folder)]) == 0
     shown = capsys.readouterr().out
     assert "orphaned" in shown and living.owner in shown

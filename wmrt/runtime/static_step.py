@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -50,8 +51,15 @@ class StaticStep:
             "values": torch.zeros(batch, columns, device=device),
             "previous": torch.zeros(batch, len(network.actions), device=device),
         }
-        width, (steps, dims, bins) = network.config.d_model, network.action_head.shape
-        self.outputs = Output(
+
+    @cached_property
+    @torch.inference_mode()
+    def outputs(self) -> Output:
+        """Where `run` writes; a step that only computes has none."""
+        batch, device = len(self.inputs["codes"]), self.inputs["codes"].device
+        width = self.network.config.d_model
+        steps, dims, bins = self.network.action_head.shape
+        return Output(
             hidden=torch.zeros(batch, width, device=device),
             logits=torch.zeros(batch, steps, dims, bins, device=device),
             chunk=torch.zeros(batch, steps, dims, device=device),
