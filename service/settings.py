@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,6 +12,9 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from wmrt.core.errors import UsageError
 from wmrt.kernels.native.step import ROBOTS
+
+#: Of the settings' names in the environment.
+PREFIX = "WMRT_SERVE_"
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 #: Shorter bearer tokens can be guessed.
@@ -62,7 +66,7 @@ class ServeSettings(BaseSettings):
             spaces between them.
     """
 
-    model_config = SettingsConfigDict(env_prefix="WMRT_SERVE_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
 
     model: str = "highway"
     recipe: str | None = None
@@ -178,3 +182,13 @@ def read_settings(**given: Any) -> ServeSettings:
         value = first.get("input")
         shown = "" if "token" in name or name == "settings" else f", got {str(value)[:80]!r}"
         raise UsageError(f"{name}: {said}{shown}") from None
+
+
+def unknown_names(environment: Iterable[str]) -> list[str]:
+    """Names that look like a setting's and are none: a misspelled one would go unnoticed."""
+    return sorted(
+        name
+        for name in environment
+        if name.upper().startswith(PREFIX)
+        and name[len(PREFIX) :].lower() not in ServeSettings.model_fields
+    )

@@ -15,7 +15,7 @@ from wmrt.service.audit import RATE, Audit
 from wmrt.service.buckets import KEYS, Buckets
 from wmrt.service.clocks import WINDOW_NS, ClockMap
 from wmrt.service.placement import default_cpu, place
-from wmrt.service.settings import read_settings
+from wmrt.service.settings import read_settings, unknown_names
 from wmrt.service.worker import Worker
 
 TOKEN = "s3cret" * 5
@@ -31,6 +31,11 @@ def test_settings_come_from_arguments_then_from_the_environment(
     assert (settings.robots, settings.period, settings.host) == (2, 0.02, "127.0.0.1")
     assert settings.token is not None and settings.token.get_secret_value() == TOKEN
     assert TOKEN not in repr(settings)
+
+
+def test_a_misspelled_setting_is_noticed() -> None:
+    names = ["WMRT_SERVE_TOKEN", "WMRT_SERVE_TOKN", "WMRT_TOKEN", "wmrt_serve_robots", "PATH"]
+    assert unknown_names(names) == ["WMRT_SERVE_TOKN"]
 
 
 @pytest.mark.parametrize(

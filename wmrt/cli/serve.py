@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -137,12 +138,14 @@ def command(
         "prometheus_client",
     ):
         require(module, "service")
-    from wmrt.service.settings import read_settings
+    from wmrt.service.settings import read_settings, unknown_names
 
     given["names"] = given["names"] or None
     given["token"] = token_of(token_file)
     given["operator_token"] = token_of(operator_token_file)
     given["metrics_token"] = token_of(metrics_token_file)
+    for name in unknown_names(os.environ):  # other software may set such names, so no error
+        console(stderr=True).print(f"{name} is no setting; it is ignored", markup=False)
     _serve(read_settings(**given), json_path)
 
 
