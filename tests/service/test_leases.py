@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -232,3 +233,22 @@ def test_processes_that_fight_for_a_robot_write_one_after_the_other(
         owners.setdefault(token, set()).add(owner)
     assert all(len(names) == 1 for names in owners.values())
     assert refused > 0, "nobody lost the robot while it wrote: this run shows nothing"
+
+
+def test_who_is_just_beginning_is_not_taken_for_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process looks for the dead between the making of its file and the lock on it."""
+    lock, others = fcntl.flock, []
+
+    def slow(descriptor: int, kind: int) -> None:
+        if kind == fcntl.LOCK_EX and not others:
+            others.append(None)
+            others.append(Leases(tmp_path, "other"))
+        lock(descriptor, kind)
+
+    monkeypatch.setattr(fcntl, "flock", slow)
+    first = Leases(tmp_path, "first")
+    assert len(others) == 2 and first.is_alive(first.owner)
+    others[1].close()
+    first.close()
