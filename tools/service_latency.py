@@ -29,7 +29,8 @@ import click
 
 from wmrt.cli.common import console, json_option, progress, write_result
 from wmrt.client import connect
-from wmrt.client.channel import Address, Channel
+from wmrt.client.address import Address
+from wmrt.client.channel import Channel
 from wmrt.core import measure
 from wmrt.core.errors import WmrtError
 from wmrt.core.wire import FLOATS, ROBOT_HEADER, Observed, pack_observed

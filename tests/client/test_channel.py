@@ -11,7 +11,8 @@ import pytest
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from wmrt.client.channel import Address, Channel, Lost
+from wmrt.client.address import Address
+from wmrt.client.channel import Channel, Lost
 
 
 def test_what_is_said_before_a_close_is_heard(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,8 @@ from tests.service.raw import state
 from tools import faults_tls
 from tools.proxy import Proxy
 from wmrt.client import Backoff, Client, connect
-from wmrt.client.channel import Address, Channel, Lost
+from wmrt.client.address import Address
+from wmrt.client.channel import Channel, Lost
 from wmrt.core.errors import DeadlineError, SchemaError, ServiceError, StateError, UsageError
 from wmrt.service.settings import ServeSettings
 
@@ -323,16 +325,68 @@ def test_states_that_do_not_fit_are_told_before_they_are_sent(tmp_path: Path) ->
 
 
 def test_requests_that_cannot_be_meant() -> None:
-    for address in ("", "http://x", "ws://", "unix:", "unix:relative", "ws://host:port"):
-        with pytest.raises(UsageError, match="ws://host:port"):
-            connect(address, "r1")
     with pytest.raises(UsageError, match="raise or reopen"):
         connect("unix:/x", "r1", on_lost="ignore")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="floats, msgpack, json"):
         connect("unix:/x", "r1", encoding="pickle")  # type: ignore[arg-type]
-    for deadline in (0.0, -1.0, float("nan"), True):
+    for wrong in (0.0, -1.0, float("nan"), True, "1", None, [1.0]):
+        with pytest.raises(UsageError, match=f"above 0, got {type(wrong).__name__}"):
+            connect("unix:/x", "r1", deadline=wrong)  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="above 0"):
-            connect("unix:/x", "r1", deadline=deadline)
+            connect("unix:/x", "r1", opening=wrong)  # type: ignore[arg-type]
+    for robot in (5, None, b"r1", ["r1"]):
+        with pytest.raises(UsageError, match=f"robot=.*a text, got {type(robot).__name__}"):
+            connect("unix:/x", robot)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("token", 5, "the token: a text, got int"),
+        ("measured", 0.5, "one number for each, got float"),
+        ("measured", "00", "one number for each, got str"),
+        ("measured", [None, 0.0], "one number for each, got list"),
+        ("backoff", 0.1, "a wmrt.client.Backoff, got float"),
+        ("on_event", "print", r"a function \(name, details\), got str"),
+        ("tls", "ca.pem", "an ssl.SSLContext, got str"),
+    ],
+)
+def test_arguments_of_another_type(name: str, value: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        connect("unix:/x", "r1", **{name: value})
+
+
+@pytest.mark.parametrize("encoding", ["floats", "msgpack", "json"])
+@pytest.mark.parametrize("wrong", [None, 5, "ego_speed", [1.0], []])
+def test_what_is_no_state_is_told(tmp_path: Path, encoding: Any, wrong: Any) -> None:
+    with service(tmp_path) as running:
+        with connect(running.address, "r1", encoding=encoding, **QUICK) as robot:
+            for call in (robot.act, robot.send):
+                with pytest.raises(
+                    UsageError, match=f"state=.*mapping.*, got {type(wrong).__name__}"
+                ):
+                    call(wrong)
+            with pytest.raises(UsageError, match="above 0, got str"):
+                robot.act(state(), deadline="1")  # type: ignore[arg-type]
+            with pytest.raises(UsageError, match="one number for each"):
+                robot.reset(["left", 0.0])  # type: ignore[list-item]
+            assert robot.act(MappingProxyType(state(0.5))).action[0] == 0.5
+            assert robot.counters["lost"] == 0
+
+
+def test_whoever_sends_and_never_receives_piles_nothing_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wmrt.client.sent.SENT", 8)
+    with service(tmp_path) as running, connect(running.address, "r1", **QUICK) as robot:
+        for i in range(20):
+            robot.send(state(i / 20))
+        assert len(robot._sent) == 8
+        began = time.monotonic_ns()
+        while (answer := robot.receive()).sequence < 19:
+            assert 0 < answer.round_trip_ns < time.monotonic_ns()
+        assert answer.round_trip_ns <= time.monotonic_ns() - began + int(10e9)
+        assert len(robot._sent) == 0
 
 
 def test_an_instruction_needs_another_encoding(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ import json
 import time
 from typing import Any
 
-from wmrt.client.channel import Address, Channel, Lost
+from wmrt.client.address import Address
+from wmrt.client.channel import Channel, Lost
 from wmrt.core.wire import (
     FLOATS,
     VERSION,

@@ -15,7 +15,8 @@ import pytest
 
 from tests.service.doubles import CanarySeat, Running, service, until
 from tests.service.raw import state
-from wmrt.client.channel import Address, Channel
+from wmrt.client.address import Address
+from wmrt.client.channel import Channel
 from wmrt.core.errors import ServiceError
 from wmrt.core.wire import MSGPACK, VERSION, Acted, pack_observed
 

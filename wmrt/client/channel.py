@@ -14,7 +14,6 @@ import ssl
 import time
 from collections import deque
 from typing import Any
-from urllib.parse import urlsplit
 
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidStatus, WebSocketException
@@ -23,10 +22,10 @@ from websockets.http11 import Response
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
-from wmrt.core.errors import ServiceError, UsageError
+from wmrt.client.address import Address
+from wmrt.core.errors import ServiceError
 from wmrt.core.wire import REFUSALS, ROBOT_HEADER
 
-_PATH = "/v1/stream"
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 #: Bytes of one message; the schema comes in the largest.
 _MAX = 16 << 20
@@ -38,68 +37,6 @@ class Lost(Exception):
     def __init__(self, reason: str, code: int | None = None) -> None:
         super().__init__(reason)
         self.code = code
-
-
-class Address:
-    """Where a service is: ``ws://host:port``, ``wss://host:port`` or ``unix:/path``.
-
-    Raises:
-        UsageError: anything else.
-    """
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        parts = urlsplit(text)
-        self.path = parts.path if parts.scheme == "unix" else ""
-        self.tls = parts.scheme == "wss"
-        try:
-            self.host, self.port = parts.hostname or "", parts.port or (443 if self.tls else 80)
-        except ValueError:
-            self.host, self.port = "", 0
-        fits = self.path.startswith("/") if parts.scheme == "unix" else self.host != ""
-        if parts.scheme not in ("ws", "wss", "unix") or not fits:
-            raise UsageError(f"address {text!r}: ws://host:port, wss://host:port or unix:/path")
-
-    def socket(self, seconds: float, context: ssl.SSLContext | None) -> socket.socket:
-        """A connected socket.
-
-        Raises:
-            OSError: it cannot be had in time. ServiceError: its certificate is not accepted.
-        """
-        if self.path:
-            own = socket.socket(socket.AF_UNIX)
-            try:
-                own.settimeout(seconds)
-                own.connect(self.path)
-            except BaseException:
-                own.close()
-                raise
-            return own
-        own = socket.create_connection((self.host, self.port), seconds)
-        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return self._wrapped(own, context) if self.tls else own
-
-    def _wrapped(self, own: Any, context: ssl.SSLContext | None) -> ssl.SSLSocket:
-        context = context or ssl.create_default_context()
-        try:
-            return context.wrap_socket(own, server_hostname=self.host)
-        except ssl.SSLCertVerificationError as error:
-            own.close()
-            raise ServiceError(
-                f"{self.text}: the certificate is not accepted: {error.verify_message}",
-                "certificate",
-            ) from None
-        except BaseException:
-            own.close()
-            raise
-
-    @property
-    def uri(self) -> str:
-        """For the handshake."""
-        if self.path:
-            return f"ws://localhost{_PATH}"
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'wss' if self.tls else 'ws'}://{host}:{self.port}{_PATH}"
 
 
 class Channel:

@@ -9,12 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from wmrt.client.address import Address
 from wmrt.client.backoff import Backoff
-from wmrt.client.channel import Address, Channel, Lost, read_object
+from wmrt.client.channel import Channel, Lost, read_object
 from wmrt.client.encode import Encoder
-from wmrt.client.given import reading, seconds, sendable
+from wmrt.client.given import positions, reading, seconds, sendable
 from wmrt.client.link import PASSING, Link, Target
 from wmrt.client.reply import Answer, answer
+from wmrt.client.sent import Sent
 from wmrt.core.errors import DeadlineError, ServiceError, UsageError
 from wmrt.core.types import ActionSpec
 from wmrt.core.wire import VERSION, Acted, Observed, session_number, session_text
@@ -48,6 +50,7 @@ class Client:
 
     Raises:
         DeadlineError: no service within ``opening``. ServiceError: it refuses, by name.
+        UsageError: an argument that is none.
     """
 
     def __init__(
@@ -77,7 +80,7 @@ class Client:
         self._link = Link(target, own, measured)
         self._link.channel(time.monotonic() + seconds(opening), "opening a session")
         self._sequence = self._returned = self._link.taken
-        self._sent_at: dict[int, int] = {}
+        self._sent = Sent()
         opened = self._link.opened
         try:
             self.schema: dict[str, Any] = opened["schema"]
@@ -134,14 +137,14 @@ class Client:
 
         Raises:
             DeadlineError: no answer until then; a late one is dropped and counted.
-            ServiceError: refused, by name; answer_lost: the observation was stepped, and the
-                connection broke before its answer.
-            StateError: a state that does not fit the schema. UsageError: a time that is none.
+            ServiceError: refused, by name; answer_lost: it was stepped, and the connection broke.
+            StateError: a state that does not fit the schema. UsageError: no state, or no time.
         """
         began = time.monotonic_ns()
         end = began * 1e-9 + (self._deadline if deadline is None else seconds(deadline))
         self._sequence += 1
         sequence, sent = self._sequence, False
+        self._sent.note(sequence, began)
         while True:
             channel = self._channel(end, f"sequence {sequence}")
             if sent and self._link.taken >= sequence:
@@ -199,7 +202,7 @@ class Client:
         while True:
             channel = self._channel(end, f"sequence {self._sequence}")
             try:
-                self._sent_at[self._sequence] = time.monotonic_ns()
+                self._sent.note(self._sequence, time.monotonic_ns())
                 channel.send(self._message(self._sequence, state, captured_ns), end)
                 return self._sequence
             except Lost as error:
@@ -228,10 +231,7 @@ class Client:
             except TimeoutError:
                 raise self._link.missed("no answer in time") from None
         self._returned = newest.sequence
-        now = time.monotonic_ns()
-        sent_at = self._sent_at.get(newest.sequence, now)
-        self._sent_at = {s: at for s, at in self._sent_at.items() if s > newest.sequence}
-        return answer(newest, now - sent_at)
+        return answer(newest, self._sent.since(newest.sequence))
 
     def stream(
         self, states: Iterable[Mapping[str, Any]], deadline: float | None = None
@@ -260,7 +260,7 @@ class Client:
         end = time.monotonic() + (self._deadline if deadline is None else seconds(deadline))
         wanted: dict[str, Any] = {"kind": "reset", "version": VERSION, "robot": self.robot}
         if measured is not None:
-            wanted["measured"] = [float(value) for value in measured]
+            wanted["measured"] = positions(measured)
         while True:
             channel = self._channel(end, "a reset")
             try:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from wmrt.client.given import required
 from wmrt.core.errors import StateError, UsageError
 from wmrt.core.extras import require
 from wmrt.core.wire import FLOATS, MSGPACK, VERSION, Observed, pack_observed, session_text
@@ -45,7 +46,9 @@ class Encoder:
 
     def __call__(self, seen: Observed) -> bytes | str:
         """A message, stamped with the time it is made. `StateError` for a state that does not
-        fit."""
+        fit, `UsageError` for what is no state."""
+        if type(seen.state) is not dict:
+            required("state", seen.state, Mapping, "a mapping of field names to values")
         seen = seen._replace(sent_ns=time.monotonic_ns())
         if self._layout is not None:
             return pack_observed(seen, FLOATS, self._layout.pack(seen.state))

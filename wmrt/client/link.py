@@ -11,8 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from wmrt.client.address import Address
 from wmrt.client.backoff import Backoff
-from wmrt.client.channel import Address, Channel, Lost, read_object
+from wmrt.client.channel import Channel, Lost, read_object
+from wmrt.client.given import positions, required
 from wmrt.client.reply import from_json
 from wmrt.core.errors import DeadlineError, ServiceError
 from wmrt.core.wire import (
@@ -36,7 +38,7 @@ _FINAL = frozenset({4400, 4401, 4403, 4409})
 
 @dataclass
 class Target:
-    """What to connect to, and as whom."""
+    """What to connect to, and as whom. `UsageError` for what is of a wrong type."""
 
     address: Address
     robot: str
@@ -45,6 +47,14 @@ class Target:
     reopen: bool = False
     on_event: Callable[[str, Mapping[str, Any]], object] | None = None
     backoff: Backoff = field(default_factory=Backoff)
+
+    def __post_init__(self) -> None:
+        required("robot", self.robot, str, "its name, a text")
+        required("backoff", self.backoff, Backoff, "a wmrt.client.Backoff")
+        if self.tls is not None:
+            required("tls", self.tls, ssl.SSLContext, "an ssl.SSLContext")
+        if self.on_event is not None:
+            required("on_event", self.on_event, Callable, "a function (name, details)")  # type: ignore[arg-type]
 
 
 class Link:
@@ -65,7 +75,7 @@ class Link:
         self.opened: dict[str, Any] = {}
         self.state = "reconnecting"
         self.counters: Counter[str] = Counter()
-        self._measured = None if measured is None else [float(value) for value in measured]
+        self._measured = positions(measured)
         self._channel: Channel | None = None
         self._retry_at, self._why = 0.0, "not connected yet"
         self._final: ServiceError | None = None

@@ -1,0 +1,92 @@
+"""Where a service is."""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+from typing import Any
+from urllib.parse import urlsplit
+
+from wmrt.core.errors import ServiceError, UsageError
+
+_PATH = "/v1/stream"
+
+
+class Address:
+    """Where a service is: ``ws://host:port``, ``wss://host:port`` or ``unix:/path``.
+
+    Raises:
+        UsageError: anything else.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = str(text)
+        self.path, self.tls, self.host, self.port = "", False, "", 0
+        if not (isinstance(text, str) and (self._is_file(text) or self._is_host(text))):
+            raise UsageError(
+                f"address {self.text[:200]!r}: ws://host:port, wss://host:port or unix:/path, "
+                "ports from 1 to 65535, and nothing after them"
+            )
+
+    def _is_file(self, text: str) -> bool:
+        """Take ``unix:/path`` or ``unix:///path``; any other name would be another file."""
+        scheme, _, path = text.partition(":")
+        self.path = path.removeprefix("//") if path.startswith("///") else path
+        if scheme.lower() == "unix" and re.match("/[^/]", self.path):
+            return True
+        self.path = ""
+        return False
+
+    def _is_host(self, text: str) -> bool:
+        """Take a host and its port."""
+        try:
+            parts = urlsplit(text)
+            port = parts.port
+        except ValueError:  # of brackets, or no number
+            return False
+        self.tls, self.host = parts.scheme == "wss", parts.hostname or ""
+        self.port = (443 if self.tls else 80) if port is None else port
+        more = "@" in parts.netloc or parts.path not in ("", "/") or parts.query or parts.fragment
+        return parts.scheme in ("ws", "wss") and self.host != "" and self.port > 0 and not more
+
+    def socket(self, seconds: float, context: ssl.SSLContext | None) -> socket.socket:
+        """A connected socket.
+
+        Raises:
+            OSError: it cannot be had in time. ServiceError: its certificate is not accepted.
+        """
+        if self.path:
+            own = socket.socket(socket.AF_UNIX)
+            try:
+                own.settimeout(seconds)
+                own.connect(self.path)
+            except BaseException:
+                own.close()
+                raise
+            return own
+        own = socket.create_connection((self.host, self.port), seconds)
+        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self._wrapped(own, context) if self.tls else own
+
+    def _wrapped(self, own: Any, context: ssl.SSLContext | None) -> ssl.SSLSocket:
+        context = context or ssl.create_default_context()
+        try:
+            return context.wrap_socket(own, server_hostname=self.host)
+        except ssl.SSLCertVerificationError as error:
+            own.close()
+            raise ServiceError(
+                f"{self.text}: the certificate is not accepted: {error.verify_message}",
+                "certificate",
+            ) from None
+        except BaseException:
+            own.close()
+            raise
+
+    @property
+    def uri(self) -> str:
+        """For the handshake."""
+        if self.path:
+            return f"ws://localhost{_PATH}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'wss' if self.tls else 'ws'}://{host}:{self.port}{_PATH}"
