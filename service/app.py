@@ -38,7 +38,9 @@ _DESCRIPTION = """A world model in a robot's control loop, behind safety breaker
 Open a session with `POST /v1/reset`, then send observations to `POST /v1/act`, or both over the
 WebSocket `/v1/stream`: a text message of kind `open` first (`POST /v1/reset`'s body with `kind`),
 then observations, binary or as text of kind `observation`. An answer of status 409 and name
-`unknown_session` means that the robot's memory is not here: open a session anew.
+`unknown_session` means that the robot's memory is not here: open a session anew. Opening one heals
+nothing: breakers stay as they are until observations are good again. A reset of the session, which
+begins an episode, closes those that are not latched.
 
 `GET /` is a page for people, fed by `GET /v1/live?robot=...`: server-sent events of JSON, one of
 kind `hello` and then a few of kind `frame` a second.

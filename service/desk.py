@@ -237,14 +237,20 @@ class Desk:
             except SafetyError as error:
                 raise Refusal("refused", str(error)) from None
 
-    def reset(self, measured: Sequence[float] | None) -> None:
-        """A new episode; in the desk's thread. `SafetyError` for a measured value that is none."""
-        self.controller.reset(measured)
+    def reset(self, measured: Sequence[float] | None, heal: bool = True) -> None:
+        """A new episode, or (not ``heal``) a new session; in the desk's thread. `SafetyError` for a
+        measured value that is none."""
+        self.controller.reset(measured, heal=heal)
 
     def estop(self, pressed: bool) -> None:
         """Press or release the emergency stop; any thread, never waits for a step."""
         self._pressed = self._pressed or pressed
         self.controller.estop(pressed)
+
+    @property
+    def pressed(self) -> bool:
+        """The emergency stop was, and no action has left since."""
+        return self._pressed
 
     def remember(self, session: int) -> Memory:
         """The robot's memory now; in the desk's thread. A stop that is to latch with the next
@@ -276,7 +282,7 @@ class Desk:
             self.controller.estop()
             self.controller.act(None)
             self.controller.estop(False)  # released; the latch stays until an operator resets it
-        elif state in (State.OPEN.value, State.HALF_OPEN.value):
+        elif state != State.CLOSED.value:
             self.controller.act(None)
             self.controller.engage("restart of the service", last)
         if not engaged and state != State.LATCHED.value:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from wmrt.core.wire import Observed
 from wmrt.safety import State
-from wmrt.service.desk import Desk, Memory
+from wmrt.service.desk import Desk
 from wmrt.service.leases import Lease
 from wmrt.service.meter import RobotMeter
 from wmrt.service.refusals import Refusal
@@ -73,10 +73,29 @@ def expel(session: Session, refusal: Refusal) -> None:
         session.holder = None
 
 
-def begin(desk: Desk, measured: Sequence[float] | None, kept: Memory | None, damaged: bool) -> None:
+class Trouble(NamedTuple):
+    """State of a robot's breakers, and whether they are engaged."""
+
+    breakers: str
+    engaged: bool
+
+
+#: What is made of a snapshot that cannot be read: somebody has to look.
+UNKNOWN = Trouble(State.LATCHED.value, False)
+
+
+def trouble(desk: Desk) -> Trouble | None:
+    """What would be forgotten with this desk; None if nothing would. The emergency stop is a latch
+    as soon as it is pressed."""
+    latched = desk.breakers.state is State.LATCHED or desk.pressed
+    state = State.LATCHED if latched else desk.breakers.state
+    if state is State.CLOSED and desk.breakers.engaged:
+        return None
+    return Trouble(state.value, desk.breakers.engaged)
+
+
+def begin(desk: Desk, measured: Sequence[float] | None, found: Trouble | None) -> None:
     """Start afresh, but for the breakers: neither a restart nor a new session heals them."""
     desk.reset(measured)
-    if damaged:  # what it said of the breakers is not known, so somebody has to look
-        desk.caution(State.LATCHED.value, False, None)
-    elif kept is not None:
-        desk.caution(kept.breakers, kept.engaged, measured)
+    if found is not None:
+        desk.caution(*found, measured)

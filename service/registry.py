@@ -22,12 +22,15 @@ from wmrt.service.handover import Handover
 from wmrt.service.keeping import Keeper
 from wmrt.service.leases import FolderLock, Lease, Leases, moved
 from wmrt.service.meter import Meter
-from wmrt.service.places import Opened, Place, begin, expel
+from wmrt.service.places import UNKNOWN, Opened, Place, Trouble, begin, expel, trouble
 from wmrt.service.refusals import Refusal
 from wmrt.service.sessions import Holder, Session, check_name, unknown
 from wmrt.service.settings import ServeSettings
 from wmrt.service.snapshots import SnapshotStore
 from wmrt.service.telemetry import Telemetry
+
+#: Robots whose breakers are remembered without a folder of snapshots; others keep their places.
+PARTED = 1024
 
 
 class Registry:
@@ -67,6 +70,7 @@ class Registry:
         self._crew, self._settings, self._audit = crew, settings, audit
         self._reply, self._meter, self._options = reply, meter, options
         self._free = list(range(len(crew.seats)))[::-1]
+        self._parted: dict[str, Trouble] = {}  # of robots that gave their place away, unkept
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._seating = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -159,7 +163,7 @@ class Registry:
             said = f"another client has taken robot {old.robot} over"
             expel(old, Refusal("taken_over", said))
             return Opened(new, "kept", False, -1)
-        await self.in_thread(place, lambda: place.desk.reset(measured))
+        await self.in_thread(place, lambda: place.desk.reset(measured, heal=False))
         return Opened(new, "fresh", False, -1)
 
     async def _seat(
@@ -201,7 +205,9 @@ class Registry:
                 opened = Opened(new, "restored", True, new.sequence)
             else:
                 desk.epoch = new.epoch
-                await self.in_thread(place, lambda: begin(desk, measured, kept, damage))
+                before = None if kept is None else Trouble(kept.breakers, kept.engaged)
+                found = UNKNOWN if damage else before or self._parted.get(robot)
+                await self.in_thread(place, lambda: begin(desk, measured, found))
                 opened = Opened(new, "fresh", False, -1)
         except BaseException as error:
             self._free.append(seat)
@@ -211,6 +217,7 @@ class Registry:
             self._audit.note("not_restored", robot=robot, reason=str(error)[:300])
             raise unknown(robot) from None
         self.places[robot] = place
+        self._parted.pop(robot, None)
         return opened
 
     def _idlest(self) -> Place | None:
@@ -221,6 +228,7 @@ class Registry:
             for place in self.places.values()
             if not place.session.held(now, settings.hold)
             and now - place.session.seen >= settings.idle
+            and (len(self._parted) < PARTED or self.store is not None or not trouble(place.desk))
         ]
         return min(gone, key=lambda place: place.session.seen, default=None)
 
@@ -262,7 +270,10 @@ class Registry:
     async def leave(self, place: Place) -> None:
         """The same, and give its seat free."""
         robot = place.session.robot
+        found = trouble(place.desk)
         await self.put_away(place, moved(robot))
+        if self.store is None and found is not None:
+            self._parted[robot] = found
         if self.places.get(robot) is place:
             del self.places[robot]
             self._free.append(place.seat)

@@ -4,7 +4,7 @@ import { $, fixed, make, ms, put, timeOfDay, words } from "./format.js";
 const MOST = 100, MOST_NOTES = 40;
 const STATES = ["closed", "degraded", "half_open", "open", "latched"];
 const TIMES = new Set(["late", "stale", "future", "backwards"]); // their values are nanoseconds
-const NOT_TRIPS = new Set(["note", "good", "clean", "clean_degraded", "healed", "engage", "disengage", "operator_reset", "episode_reset", "pair"]);
+const NOT_TRIPS = new Set(["note", "good", "clean", "clean_degraded", "healed", "engage", "disengage", "operator_reset", "episode_reset", "session", "pair"]);
 
 export class Issues {
   constructor() {

@@ -301,8 +301,8 @@ def test_the_recorder_gets_every_command_after_it_was_done() -> None:
     controller.close()
     told = [row for row in notebook.rows if len(row) == 3]
     assert [(name, arguments) for name, arguments, _ in told] == [
-        ("reset", {"measured": [0.5, 0.0], "dropped": None}),
-        ("reset", {"measured": None, "dropped": None}),
+        ("reset", {"measured": [0.5, 0.0], "heal": True, "dropped": None}),
+        ("reset", {"measured": None, "heal": True, "dropped": None}),
         ("change_task", {"task": "dock", "dropped": None}),
         ("disengage", {}),
         ("engage", {"operator": "Ada", "measured": None}),

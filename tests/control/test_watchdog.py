@@ -184,7 +184,7 @@ def test_reset_while_it_hangs(stalled: Stalling) -> None:
     made.act(seen(2))
     made.controller.reset([0.5, 0.0])  # returns
     made.watch.restart((0.5, 0.0))
-    assert rows.commands == [("reset", {"measured": [0.5, 0.0], "dropped": 2})]
+    assert rows.commands == [("reset", {"measured": [0.5, 0.0], "heal": True, "dropped": 2})]
     made.act(seen(3))
     assert stalled.resets == 0  # never while it works
     stalled.respond = lambda state, previous: answer([0.9, 0.9])

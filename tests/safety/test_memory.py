@@ -130,6 +130,46 @@ def test_votes_before_an_episode_do_not_heal_a_channel() -> None:
     assert said(rig, Cause.HEALED) == ("", "votes", 3, None)
 
 
+# After a change of hands
+
+
+def test_a_session_forgets_no_trips() -> None:
+    rig = Rig()
+    rig.steps(2, (1.2, 0.0))
+    rig.breakers.reset(heal=False)
+    assert rig.step((1.2, 0.0)).after is State.OPEN
+
+
+def test_a_session_does_not_forget_that_a_channel_was_out() -> None:
+    rig = Rig(good_inputs=1, clean_steps=2, heal_steps=3)
+    rig.step(REST, votes=PAIR)
+    rig.steps(2, REST, votes=AGREE)
+    rig.breakers.reset(heal=False)
+    rig.steps(2, REST, votes=AGREE)  # counted anew
+    assert rig.breakers.state is State.DEGRADED
+    rig.step(None, faults=[BAD])
+    rig.step(REST)
+    assert rig.steps(2, REST).after is State.DEGRADED
+
+
+def test_good_and_clean_steps_before_a_session_do_not_count() -> None:
+    rig = Rig(good_inputs=2, clean_steps=3)
+    rig.step(None, faults=[BAD])
+    rig.step(REST)
+    rig.breakers.reset(heal=False)
+    assert rig.step(REST).after is State.OPEN
+    assert rig.steps(3, REST).after is State.HALF_OPEN
+    rig.breakers.reset([0.5, -0.5], heal=False)
+    assert rig.breakers.reference == (0.5, -0.5)
+    event = rig.breakers.events.snapshot()[-1]
+    assert (event.cause, event.before, event.after) == (
+        Cause.SESSION, State.HALF_OPEN, State.HALF_OPEN,
+    )  # fmt: skip
+    rig.watch.restart(rig.breakers.reference)
+    assert rig.steps(2, (0.5, -0.5)).after is State.HALF_OPEN
+    assert rig.step((0.5, -0.5)).after is State.CLOSED
+
+
 # What each event says
 
 

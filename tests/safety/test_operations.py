@@ -72,6 +72,7 @@ OPERATIONS: dict[str, tuple[Callable[[Rig], Any], Sequence[State | None], bool |
         Cause.OPERATOR_RESET,
     ),
     "episode reset": (lambda r: r.breakers.reset(), (C, C, C, C, L), None, Cause.EPISODE_RESET),
+    "session": (lambda r: r.breakers.reset(heal=False), (C, D, P, H, L), None, Cause.SESSION),
     "emergency stop": (stop, (L, L, L, L, L), False, Cause.ESTOP),
     "release": (release, (C, D, P, H, L), None, None),
     "emergency": (fail, (L, L, L, L, L), False, Cause.INTERNAL),

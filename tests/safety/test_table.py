@@ -36,6 +36,7 @@ TABLE = {
     "internal": (4, False, False, "LLLLL"),
     "operator_reset": (4, False, False, "CDOHO"),
     "episode_reset": (4, False, False, "CCCCL"),
+    "session": (4, False, False, "CDOHL"),
     "note": (0, False, False, "CDOHL"),
     "range_clamp": (1, False, False, "CDOHL"),
     "rate_clamp": (2, False, False, "CDOHL"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,58 @@ def test_a_latch_is_on_disk_before_anything_can_be_killed(tmp_path: Path) -> Non
         until(lambda: store.written == 1)  # counted after the file is there
         assert raw.acted(2).breakers == "latched"  # once is enough
         assert store.written == 1
+
+
+def gave_away(running: Running, first: Raw) -> Raw:
+    """``first`` goes, r2 gets its place and goes, and r1 has it again."""
+    first.channel.close()
+    opened_in_time(running, "r2").channel.close()
+    return opened_in_time(running, "r1")
+
+
+@pytest.mark.parametrize("how", ["latched", "stopped", "open", "disengaged", "closed"])
+def test_who_gives_its_place_away_is_not_healed_without_snapshots(tmp_path: Path, how: str) -> None:
+    with service(tmp_path, [CanarySeat()], idle=0.1, hold=0.1) as running:
+        raw = running.raw()
+        raw.open("r1")
+        raw.acted(0)
+        desk = running.host.registry.places["r1"].desk
+        if how == "open":
+            assert raw.acted(1, state={"canary": None}).breakers == "open"
+        elif how == "disengaged":
+            desk.controller.disengage()
+        elif how != "closed":
+            desk.estop(True)
+            if how == "latched":  # else no action shows it yet
+                assert raw.acted(1).breakers == "latched"
+            desk.estop(False)
+        raw = gave_away(running, raw)
+        answer = raw.acted(0, state=state(0.5))
+        assert answer.source == ("policy" if how == "closed" else "fallback")
+        latched = how in ("latched", "stopped")
+        assert (answer.breakers == "latched") is latched
+        assert not running.host.registry._parted
+        engaged = running.host.registry.places["r1"].desk.breakers.engaged
+        assert engaged is (how in ("open", "closed"))
+
+
+def test_a_robot_in_trouble_keeps_its_place_where_nobody_would_remember(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wmrt.service.registry.PARTED", 0)
+    with service(tmp_path, [CanarySeat()], idle=0.0, hold=0.01) as running:
+        raw = running.raw()
+        raw.open("r1")
+        raw.acted(0, state={"canary": None})
+        raw.channel.close()
+        until(lambda: running.host.registry.places["r1"].session.holder is None)
+        time.sleep(0.05)
+        assert running.raw().open("r2")["error"]["name"] == "too_many_robots"
+        raw = opened_in_time(running, "r1")
+        for i in range(30):  # good ones end it
+            raw.acted(i)
+        raw.channel.close()
+        opened_in_time(running, "r2")
 
 
 @pytest.mark.parametrize("broken", ["open", "disengaged"])

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import msgspec
 import pytest
 
@@ -243,6 +244,44 @@ def test_a_second_client_takes_over_and_the_first_is_told(tmp_path: Path) -> Non
         assert first.hear()["error"]["name"] == "taken_over"
         assert first.closed() == 4409
         assert second.acted(0).step == 2  # the robot goes on, its steps are counted on
+
+
+@pytest.mark.parametrize("how", ["takeover", "same client", "after good-bye", "over HTTP"])
+@pytest.mark.parametrize("state_of_breakers", ["open", "half_open"])
+def test_nobody_heals_by_connecting_again(tmp_path: Path, how: str, state_of_breakers: str) -> None:
+    """Only good observations do, or a reset of the session, which is an episode's end."""
+    with service(tmp_path, tcp=True, on_second_client="takeover", hold=0.01) as running:
+        raw = running.raw()
+        own = raw.open()
+        raw.acted(0)
+        assert raw.acted(1, state={"canary": None}).breakers == "open"
+        if state_of_breakers == "half_open":
+            numbers = iter(range(2, 99))
+            until(lambda: raw.acted(next(numbers)).breakers == "half_open")
+        desk = running.host.registry.places["r1"].desk
+        assert desk.breakers.state.value == state_of_breakers
+        if how not in ("takeover", "same client"):
+            raw.channel.close()
+            until(lambda: running.host.registry.places["r1"].session.holder is None)
+            time.sleep(0.05)
+        if how == "over HTTP":
+            wanted = {"robot": "r1", "measured": [0.5, 0.5]}
+            assert httpx.post(f"{running.tcp}/v1/reset", json=wanted).json()["memory"] == "fresh"
+            assert desk.breakers.state.value == state_of_breakers
+            assert desk.breakers.reference == (0.5, 0.5)
+            return
+        second = running.raw()
+        session = {"session": own["session"]} if how == "same client" else {}
+        opened = second.open(**session)
+        assert opened["memory"] == ("fresh" if how == "after good-bye" else "kept")
+        assert desk.breakers.state.value == state_of_breakers
+        first = max(opened["sequence"], 0) + 1
+        source = "fallback" if state_of_breakers == "open" else "policy"
+        answer = second.acted(first)
+        assert (answer.breakers, answer.source) == (state_of_breakers, source)
+        second.say({"kind": "reset", "version": 1, "robot": "r1"})  # a new episode
+        assert second.hear()["kind"] == "opened"
+        assert desk.breakers.state.value == "closed"
 
 
 def test_a_client_goes_on_with_its_session_over_another_connection(running: Running) -> None:

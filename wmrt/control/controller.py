@@ -146,20 +146,21 @@ class Controller(Stepping):
                 decision = self._failed(error)
             return self._settle(decision)
 
-    def reset(self, measured: Sequence[float] | None = None) -> None:
+    def reset(self, measured: Sequence[float] | None = None, *, heal: bool = True) -> None:
         """Start an episode: forget the past, start from ``measured`` (normalised), else neutral.
 
-        A latch, and being disengaged, survive it.
+        A latch, and being disengaged, survive it; without ``heal``, every state of the breakers.
 
         Raises:
             SafetyError: a measured value that is not one finite number per actuator.
         """
         with self._lock:
-            self.breakers.reset(measured)
+            self.breakers.reset(measured, heal=heal)
             self._sent = self.breakers.reference
             self._void()
             self._intake.reset()
-            self._tell("reset", measured=measured, dropped=self._consultant.clear())
+            dropped = self._consultant.clear()
+            self._tell("reset", measured=measured, heal=heal, dropped=dropped)
             self._monitor.reset()
             self._consultant.reset()
 

@@ -134,8 +134,8 @@ class Recorder(Protocol):
         """A step was decided."""
 
     def command(self, name: str, arguments: Mapping[str, Any], now_ns: int) -> None:
-        """Something was done between steps: ``reset`` (measured, dropped), ``change_task`` (task,
-        dropped), ``engage`` (operator, measured), ``disengage``, ``estop`` (pressed),
+        """Something was done between steps: ``reset`` (measured, heal, dropped), ``change_task``
+        (task, dropped), ``engage`` (operator, measured), ``disengage``, ``estop`` (pressed),
         ``reset_latch`` (operator), ``close`` (dropped). What was refused does not come here.
         ``dropped`` is the step whose observation will not go to the policy any more, or None.
 

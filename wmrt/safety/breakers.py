@@ -189,15 +189,19 @@ class Breakers:
         """LATCHED to OPEN, disengaged. See `Machine.reset_latch` for what it refuses."""
         self._machine.reset_latch(operator)
 
-    def reset(self, measured: Sequence[float] | None = None) -> None:
+    def reset(self, measured: Sequence[float] | None = None, *, heal: bool = True) -> None:
         """A new episode starts from the measured action (normalised), else neutral. Keeps a latch.
+
+        Args:
+            heal: DEGRADED, OPEN and HALF_OPEN end with the last episode. False where another
+                program goes on with the same robot: they stay.
 
         Raises:
             SafetyError: a measured value that is not one finite number per actuator.
         """
         rest = self.limits.rest
         self._envelope.start(rest if measured is None else self._envelope.measured(measured))
-        self._machine.episode_reset()
+        self._machine.episode_reset(heal)
 
     def stats(self) -> dict[str, Any]:
         """Counters as plain data."""

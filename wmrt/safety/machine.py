@@ -169,13 +169,18 @@ class Machine:
         self.fire(Cause.OPERATOR_RESET, Finding("", "operator", operator[:80]))
         self.write(None, None)
 
-    def episode_reset(self) -> None:
-        """A new episode: closed again unless latched. The history of openings stays."""
-        self.fire(Cause.EPISODE_RESET)
+    def episode_reset(self, heal: bool) -> None:
+        """A new episode: closed again unless latched. The history of openings stays.
+
+        Without ``heal`` whoever asks is new, and the robot's trouble is not: state and history
+        stay, and good, clean or unanimous steps are counted anew.
+        """
+        self.fire(Cause.EPISODE_RESET if heal else Cause.SESSION)
         self._streak = self._agreed = 0
-        self._trip_times.clear()
-        if self.state is not State.LATCHED:
-            self._degraded = False
+        if heal:
+            self._trip_times.clear()
+            if self.state is not State.LATCHED:
+                self._degraded = False
         self.write(None, None)
 
     def _latch_names(self) -> str:

@@ -62,6 +62,7 @@ class Cause(enum.Enum):
     OPERATOR_RESET = "operator_reset"  # an operator resets the latch
     EPISODE_RESET = "episode_reset"  # a new episode begins
     # Reported, never a change of state:
+    SESSION = "session"  # somebody else sends the observations from here on
     NOTE = "note"  # an optional value is unknown, or was clamped to its range
     RANGE_CLAMP = "range_clamp"  # an action within the tolerance was brought to its bound
     RATE_CLAMP = "rate_clamp"  # a change within the tolerance was brought to its limit
@@ -119,6 +120,7 @@ RULES: Mapping[Cause, Rule] = MappingProxyType(
         Cause.INTERNAL: Rule(Level.SUPERVISION, _LATCH),
         Cause.OPERATOR_RESET: Rule(Level.SUPERVISION, _to(latched=_O)),
         Cause.EPISODE_RESET: Rule(Level.SUPERVISION, _to(degraded=_C, open=_C, half_open=_C)),
+        Cause.SESSION: Rule(Level.SUPERVISION, _STAY),
         Cause.NOTE: Rule(Level.VALIDITY, _STAY),
         Cause.RANGE_CLAMP: Rule(Level.RANGE, _STAY),
         Cause.RATE_CLAMP: Rule(Level.RATE, _STAY),
