@@ -9,7 +9,7 @@ from wmrt.control.rate import steps_per_question, training_period
 from wmrt.core.errors import UnsupportedError
 from wmrt.runtime.group import SessionGroup
 from wmrt.runtime.world_model import WorldModel
-from wmrt.service.placement import default_cpu, place
+from wmrt.service.placement import place, placeable
 from wmrt.service.seats import Gather, ModelSeat, Seat
 from wmrt.service.settings import ServeSettings
 from wmrt.service.worker import Worker
@@ -25,20 +25,19 @@ class Crew:
     weights. The thread that steps is the pinned one.
 
     Attributes:
-        seats: one per robot. workers: of each seat. period: of their control loops, seconds.
-        timed: see `Desk`. described: for people: how it steps and where.
         seats: one per robot. workers: of each seat. threads: these, and the one that steps.
-        period: of their control loops, seconds.
+        period: of their control loops, seconds. timed: see `Desk`.
         described: for people: how it steps and where.
 
     Raises:
-        SafetyError: a period that is not the model's.
+        SafetyError: a period that is not the model's. UnsupportedError: a processor or a priority
+            that was asked for and cannot be had.
     """
 
     def __init__(
         self, seats: Sequence[Seat], settings: ServeSettings, gather: Gather | None = None
     ) -> None:
-        cpu = default_cpu() if settings.cpu is None else settings.cpu
+        cpu = placeable(settings.cpu, settings.priority)
         self.seats = tuple(seats)
         self.period = _period(self.seats[0], settings)
         self._gather = gather
@@ -61,7 +60,10 @@ class Crew:
                 **({"reason": _IN_TURN} if in_turn else {}),
             },
             "shared_read_of_weights": gather is not None,
-            "inference_thread": stepper.placed,
+            "inference_thread": {
+                "requested": {"cpu": settings.cpu, "priority": settings.priority},
+                "resolved": stepper.placed,
+            },
         }
 
     def close(self) -> None:
@@ -86,6 +88,7 @@ def load_crew(settings: ServeSettings) -> Crew:
     Raises:
         WmrtError: a model, recipe or device that cannot be had.
     """
+    placeable(settings.cpu, settings.priority)  # told before the work
     recipe = settings.recipe
     model = WorldModel.from_pretrained(
         settings.model,
@@ -110,7 +113,7 @@ def load_crew(settings: ServeSettings) -> Crew:
 
 
 def _seated(model: WorldModel, settings: ServeSettings) -> Crew:
-    cpu = default_cpu() if settings.cpu is None else settings.cpu
+    cpu = placeable(settings.cpu, settings.priority)
 
     def put() -> None:
         place(cpu, settings.priority)

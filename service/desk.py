@@ -20,7 +20,7 @@ from wmrt.core.wire import Acted, Observed
 from wmrt.runtime.snapshot import Snapshot
 from wmrt.safety import Breakers, State
 from wmrt.safety.envelope import Envelope
-from wmrt.service.placement import place
+from wmrt.service.placement import alarm_priority, place
 from wmrt.service.refusals import Refusal
 from wmrt.service.seats import Seat
 from wmrt.service.settings import ServeSettings
@@ -296,4 +296,4 @@ class Desk:
 
 def _urgent(settings: ServeSettings) -> Callable[[], object]:
     """Where the alarm runs: on any processor, before the policy, which may keep its own busy."""
-    return partial(place, None, min(settings.priority + 1, 99) if settings.priority else 0)
+    return partial(place, None, alarm_priority(settings.priority))

@@ -15,6 +15,7 @@ import re
 import select
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from logging.handlers import QueueHandler
 from queue import Full, Queue
@@ -25,6 +26,7 @@ import structlog
 from pydantic import SecretStr
 
 from wmrt.core.wire import Acted
+from wmrt.service.buckets import Buckets
 from wmrt.service.log_lines import formatter
 from wmrt.service.meter import RobotMeter
 from wmrt.service.settings import ServeSettings
@@ -33,6 +35,10 @@ from wmrt.service.settings import ServeSettings
 CAPACITY = 4096
 #: Seconds between two lines about one robot's missed deadlines.
 QUIET = 10.0
+#: The logger of connections, whose protocols are uvicorn's and websockets'. Whoever connects says
+#: how many lines there are, so those that only tell of it are left out (the audit log has what
+#: matters of them), and of others, by their text, so many a second; a burst ten times as many.
+CONNECTIONS, RATE = "wmrt.service.connections", 10.0
 #: Seconds at the end for what is waiting; a pipe that nobody reads must not keep a process.
 PARTING = 2.0
 _BEARER = re.compile(r"(?i)(bearer\s+)[^\s\"'\\]+")
@@ -60,6 +66,29 @@ class Redactor:
         if self._known is not None:
             line = self._known.sub("[token]", line)
         return _BEARER.sub(r"\1[token]", line)
+
+
+class _Sparse(logging.Filter):
+    """Lets through what is to be read of `CONNECTIONS`, and everything else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._buckets = Buckets(RATE, 10 * RATE)
+        self._left_out: Counter[str] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name != CONNECTIONS:
+            return True
+        text = str(record.msg)
+        if record.levelno <= logging.INFO:
+            return False
+        if not self._buckets.take(text):
+            self._left_out[text] += 1
+            return False
+        left_out = self._left_out.pop(text, 0)
+        if left_out:
+            record.msg = f"{text.rstrip()} ({left_out} more were left out)"
+        return True
 
 
 class _Handler(QueueHandler):
@@ -103,6 +132,7 @@ class Logs:
         self._write, self._clean, self._level = write, clean, level.upper()
         self._formatter = formatter(form)
         self._handler = _Handler(Queue(CAPACITY))
+        self._handler.addFilter(_Sparse())
         self._lost = self._told = 0
         self._thread = threading.Thread(target=self._run, name="wmrt-logs", daemon=True)
 

@@ -6,6 +6,7 @@ reads no answer was kept for ever: nothing bounded how many, nor what was writte
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -14,6 +15,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import Frame
 
 from wmrt.service.direct import DirectWebSocket
+from wmrt.service.logs import CONNECTIONS
 
 #: Seconds for a request's head, from the connection or the first byte after the last answer.
 HEAD = 10.0
@@ -63,6 +65,10 @@ class Http(Peer, H11Protocol):
     #: Connections at one time, and what gets the names of refusals. `protocols` sets them.
     limit = 0
     tell: Callable[[str], object]
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.logger = logging.getLogger(CONNECTIONS)
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -122,6 +128,15 @@ class Http(Peer, H11Protocol):
 
 class WebSocket(Peer, WebSocketsSansIOProtocol):
     """A WebSocket."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.logger = self.conn.logger = logging.getLogger(CONNECTIONS)
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if self.close_sent:  # by an answer of HTTP too, which uvicorn takes for none: an error
+            self.handshake_complete = True
 
     def pause_writing(self) -> None:
         self.stuck = self.loop.time()

@@ -40,6 +40,8 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 FREE_PATHS = OPEN_PATHS | PATHS.keys()
 #: What the token for metrics opens.
 METRICS_PATH = "/metrics"
+#: Answers HEAD by itself: what GET gives has no end.
+STREAM_PATH = "/v1/live"
 _REQUEST = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
@@ -120,6 +122,7 @@ class Gate:
         self.connections += 1
         try:
             if scope["type"] == "http":
+                scope = _as_get(scope)
                 receive = await _body(receive, self._settings.max_body)
             with self._host.telemetry.incoming(scope["headers"]):
                 await self.app(scope, receive, send)
@@ -172,6 +175,14 @@ def _parts(address: str) -> SplitResult:
         return urlsplit(address)
     except ValueError:  # an opening bracket without its end, for one
         raise Refusal("malformed", "a host or origin that is no address") from None
+
+
+def _as_get(scope: Scope) -> Scope:
+    """HEAD is GET without its body, which the server leaves out of the answer: FastAPI's routes do
+    not know of it, and it is what load balancers probe with. A stream has no end to leave out."""
+    if scope["method"] == "HEAD" and scope["path"] != STREAM_PATH:
+        return {**scope, "method": "GET"}
+    return scope
 
 
 def client_name(scope: Any) -> str:

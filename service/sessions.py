@@ -118,7 +118,11 @@ class Session:
         if seen.captured_ns is not None and seen.sent_ns is not None:
             if seen.captured_ns > seen.sent_ns:
                 ahead = seen.captured_ns - seen.sent_ns
-                raise Refusal("malformed", f"captured {ahead} ns after it was sent")
+                raise Refusal(
+                    "malformed",
+                    f"captured {ahead} ns after it was sent; both are readings of one monotonic "
+                    "clock (in Python time.monotonic_ns, not time.time_ns)",
+                )
 
 
 def unknown(robot: str) -> Refusal:

@@ -50,8 +50,8 @@ class ServeSettings(BaseSettings):
         rate: messages a second of one connection; requests a second of one address.
         stuck_after: seconds that one step may run before `/healthz` calls for a restart.
         ping: seconds between two questions whether a client is still there; it has as long again.
-        cpu: processor of the inference thread, -1 for any. priority: its SCHED_FIFO priority, 0
-            for none.
+        cpu: processor of the inference thread, -1 for any; default the last one there is.
+            priority: its SCHED_FIFO priority, 0 for none. Either is had, or an error says why not.
         websocket: ``direct`` takes binary messages in the event loop's own callback; ``asgi``, what
             it is compared with, takes each through a queue and a task.
         deadline_by: ``timer`` decides a step in the policy's thread, or in that of an alarm;

@@ -6,7 +6,7 @@ export class Report {
     const { info } = hello;
     const crew = info.crew;
     const run = crew.run ?? {};
-    const thread = crew.inference_thread ?? {};
+    const thread = crew.inference_thread?.resolved ?? {};
     put($("run-text"), `wmrt ${info.wmrt}`);
     const facts = [
       ["Model", crew.model], ["Weights", crew.model_sha256?.slice(0, 16)], ["Recipe", crew.recipe],

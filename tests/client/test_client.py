@@ -178,6 +178,15 @@ def test_a_time_that_is_none_is_told(tmp_path: Path, captured: Any) -> None:
             assert robot.act(state(0.5)).action[0] == 0.5
 
 
+def test_a_time_of_another_clock_is_told_which_one_is_meant(tmp_path: Path) -> None:
+    wall = getattr(time, "time_ns")()  # noqa: B009 - the house does not read it, and users do
+    with service(tmp_path) as running, connect(running.address, "r1", **QUICK) as robot:
+        with pytest.raises(ServiceError, match=r"time\.monotonic_ns, not time\.time_ns") as caught:
+            robot.act(state(), captured_ns=wall)
+        assert caught.value.name == "malformed"
+        assert robot.act(state(0.5), captured_ns=time.monotonic_ns()).source == "policy"
+
+
 def test_a_service_that_is_not_there_is_a_deadline(tmp_path: Path) -> None:
     events: list[str] = []
     began = time.monotonic()

@@ -118,6 +118,24 @@ def test_a_body_that_is_not_called_json_is_told_so(http: httpx.Client) -> None:
     assert "content-type" not in listed.json()["error"]["message"]
 
 
+def test_head_is_get_without_its_body(http: httpx.Client, running: Running) -> None:
+    """Load balancers probe with it."""
+    for path in ("/", "/healthz", "/readyz", "/metrics", "/v1/info", "/v1/schema", "/v1/live"):
+        head = http.head(path)
+        assert (head.status_code, head.content) == (200, b""), path
+        if path not in ("/v1/live", "/metrics", "/v1/info"):  # which differ every time
+            assert head.headers["content-length"] == http.get(path).headers["content-length"]
+    assert http.head("/v1/act").status_code == 405
+    assert http.head("/none").status_code == 404
+    bare = httpx.Client(base_url=running.tcp)
+    assert bare.head("/v1/info").status_code == 401 and bare.head("/readyz").status_code == 200
+    opened(http)
+    running.host.registry.places["r1"].desk.controller.estop()
+    running.host.registry.places["r1"].desk.controller.act(None)
+    assert http.head("/readyz").status_code == 503
+    bare.close()
+
+
 def test_facts(http: httpx.Client) -> None:
     schema = http.get("/v1/schema").json()
     assert schema["schema"]["fields"][0]["name"] == "canary"

@@ -321,6 +321,37 @@ def test_a_redactor_knows_a_token_by_every_spelling() -> None:
     assert Redactor()("nothing to hide") == "nothing to hide"
 
 
+def test_a_connection_that_is_refused_is_one_line_and_many_are_few(tmp_path: Path) -> None:
+    """uvicorn took a refusal for a fault of the application, and told each of them three times."""
+    lines = Lines()
+    with logging_to(lines, form="json"), service(tmp_path, token=TOKEN) as running:
+        for _ in range(3):
+            with pytest.raises(ServiceError, match="401"):
+                running.raw("wrong")
+        running.raw(TOKEN).open()
+        until(lambda: any(line["event"] == "opened" for line in lines.json))
+    told = [line for line in lines.json if line["logger"] != "uvicorn.error"]
+    assert [line["event"] for line in told].count("unauthorized") == 3
+    assert not [line for line in lines.json if line["level"] == "error"]
+    assert not any("WebSocket" in line["event"] or "connection" in line["event"] for line in told)
+
+
+def test_lines_that_whoever_connects_brings_about_are_bounded(tmp_path: Path) -> None:
+    lines = Lines()
+    with logging_to(lines, form="json"):
+        connections = logging.getLogger(logs.CONNECTIONS)
+        for i in range(1000):
+            connections.warning("garbage came from %s", i)
+            connections.info("connected")
+        until(lambda: len(lines.data) >= 100)
+        time.sleep(0.3)
+        connections.warning("garbage came from %s", "x")
+    texts = [line["event"] for line in lines.json]
+    assert 101 <= len(texts) < 900 and "connected" not in texts
+    assert texts[0] == "garbage came from 0" and "more were left out)" in texts[-1]
+    assert any("more were left out)" in text for text in texts)
+
+
 def test_requests_and_connections_have_names(tmp_path: Path) -> None:
     lines = Lines()
     with logging_to(lines, form="json"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import threading
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from wmrt.core.errors import UsageError
+from tests.service.doubles import CanarySeat
+from wmrt.core.errors import UnsupportedError, UsageError
 from wmrt.service.audit import RATE, Audit
 from wmrt.service.buckets import KEYS, Buckets
 from wmrt.service.clocks import WINDOW_NS, ClockMap
-from wmrt.service.placement import default_cpu, place
-from wmrt.service.settings import read_settings, unknown_names
+from wmrt.service.crew import Crew, load_crew
+from wmrt.service.placement import default_cpu, place, placeable
+from wmrt.service.settings import ServeSettings, read_settings, unknown_names
 from wmrt.service.worker import Worker
 
 TOKEN = "s3cret" * 5
@@ -194,6 +197,47 @@ def test_a_worker_runs_one_thing_after_the_other() -> None:
     assert worker.close()
     with pytest.raises(UsageError, match="stopping"):
         worker.call(list).result(1.0)
+
+
+@pytest.mark.parametrize("cpu", [99_999, max(os.sched_getaffinity(0)) + 1])
+def test_a_processor_that_was_asked_for_is_had_or_refused(cpu: int) -> None:
+    usable = sorted(os.sched_getaffinity(0))
+    with pytest.raises(UnsupportedError, match=rf"cpu {cpu}: this process may use {usable[0]}\b"):
+        placeable(cpu, 0)
+    with pytest.raises(UnsupportedError, match=f"cpu {cpu}"):
+        Crew([CanarySeat()], ServeSettings(cpu=cpu))
+    with pytest.raises(UnsupportedError, match=f"cpu {cpu}"):
+        load_crew(ServeSettings(cpu=cpu, model="no such model"))  # before anything is read
+    assert placeable(usable[-1], 0) == usable[-1] and placeable(-1, 0) == -1
+    assert placeable(None, 0) == default_cpu()
+
+
+@pytest.mark.parametrize("priority", [1, 40, 99])
+def test_a_priority_that_was_asked_for_is_had_or_refused(
+    priority: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    limit = 98  # as LimitRTPRIO has it
+
+    def schedule(who: int, policy: int, parameter: Any) -> None:
+        asked.append(parameter.sched_priority)
+        if parameter.sched_priority > limit:
+            raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setscheduler", schedule)
+    if priority < limit:
+        assert placeable(-1, priority) == -1
+        assert asked == [priority, priority + 1]  # the deadline's alarm runs above it
+        limit = priority
+    with pytest.raises(UnsupportedError, match=rf"priority {priority}: .*permitted.*LimitRTPRIO"):
+        placeable(-1, priority)
+    assert placeable(-1, 0) == -1
+
+
+def test_ranges_of_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 5, 7, 8})
+    with pytest.raises(UnsupportedError, match="this process may use 0-2, 5, 7-8; -1 is any"):
+        placeable(3, 0)
 
 
 def test_a_place_that_cannot_be_had_is_told() -> None:
