@@ -5,13 +5,15 @@
 Two forms. Seats that answer with their own observation's canary, in a process of their own: no
 reply may be another robot's. Then the shipped model in nvfp4, every robot with states of its own:
 each reply is compared, bit for bit, with a single-robot service that is fed the same observations.
-In the middle third, 184 clients ask for places that are not there. Clients live in three further
-processes. Times are round trips, on one machine with everything else that runs on it.
+In the middle third, 184 clients ask for places that are not there, from an event loop in a process
+of its own (`tools.intruders`). The robots' clients live in two further processes. Times are round
+trips, on one machine with everything else that runs on it; `load` says how much that was.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import struct
 import subprocess
@@ -26,12 +28,13 @@ import click
 from rich.table import Table
 
 from tools.canary import counted
+from tools.intruders import intrude
 from tools.service_latency import whole_state
 from tools.service_rig import ROOT, Service, serving
 from wmrt.cli.common import console, falls_short, json_option, write_result
 from wmrt.client import connect
 from wmrt.core import measure
-from wmrt.core.errors import ServiceError, WmrtError
+from wmrt.core.errors import WmrtError
 
 ROBOTS, INTRUDERS, HZ = 16, 184, 10.0
 #: Seconds of a block of which a p99 is taken, for its spread.
@@ -66,8 +69,9 @@ class Stream:
     def run(self, start: float, seconds: float) -> None:
         rng, asked = random.Random(f"{self._seed} {self.number}"), 0
         model = states(self.client.schema, f"{self._seed} {self.number}")
-        due = start + self.number / (ROBOTS * HZ)
-        while due < start + seconds:
+        first = self.number / (ROBOTS * HZ)
+        for turn in range(round(seconds * HZ)):
+            due = start + first + turn / HZ
             time.sleep(max(0.0, due - time.monotonic()))
             canary = round(rng.uniform(-1, 1), 6)
             own = {"canary": canary, "wait": 0.0, "lane": "left"}
@@ -76,7 +80,6 @@ class Stream:
             self.at.append(due - start)
             self.took.append(answer.round_trip_ns * 1e-6)
             self._look(answer, canary, asked)
-            due += 1 / HZ
 
     def _look(self, answer: Any, canary: float, asked: int) -> None:
         self.counts["answers"] += 1
@@ -97,8 +100,9 @@ def packed(action: Any) -> str:
 
 def work(task: dict[str, Any]) -> dict[str, Any]:
     """What a client process does; its result goes to stdout."""
-    if "intruders" in task:
-        return intrude(task)
+    if "clients" in task:
+        print("ready", flush=True)
+        return intrude(start=float(sys.stdin.readline()), **task)
     own = [Stream(task["address"], n, task["seed"], task["model"]) for n in task["numbers"]]
     print("ready", flush=True)
     start = float(sys.stdin.readline())
@@ -113,34 +117,6 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
         str(o.number): {"at": o.at, "took": o.took, "actions": o.actions, "counts": dict(o.counts)}
         for o in own
     }
-
-
-def intrude(task: dict[str, Any]) -> dict[str, Any]:
-    """Clients too many, each of which tries again every ``every`` seconds; ms until it is told."""
-    told: list[tuple[str, float]] = []
-    print("ready", flush=True)
-    start = float(sys.stdin.readline())
-
-    def one(number: int) -> None:
-        due = start + task["every"] * number / task["intruders"]
-        while due < start + task["seconds"]:
-            time.sleep(max(0.0, due - time.monotonic()))
-            began = time.monotonic()
-            try:
-                connect(task["address"], f"one-too-many-{number}", opening=10.0).close()
-                told.append(("served", 0.0))
-            except ServiceError as error:
-                told.append((error.name, 1e3 * (time.monotonic() - began)))
-            except WmrtError as error:
-                told.append((type(error).__name__, 1e3 * (time.monotonic() - began)))
-            due += task["every"]
-
-    threads = [threading.Thread(target=one, args=(n,)) for n in range(task["intruders"])]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return {"told": told}
 
 
 class Worker:
@@ -177,7 +153,8 @@ def load(service: Service, seconds: float, every: float, seed: int, model: bool)
     third = seconds / 3
     common = {"address": service.tcp, "seed": seed, "model": model, "seconds": seconds}
     robots = [Worker(numbers=list(range(i, ROBOTS, 2)), **common) for i in range(2)]
-    more = Worker(address=service.tcp, intruders=INTRUDERS, every=every, seconds=third)
+    asking = {"clients": INTRUDERS, "every": min(every, third), "seconds": third}
+    more = Worker(address=service.tcp, **asking)
     for worker in (*robots, more):
         worker.ready()
     start = time.monotonic() + 0.5
@@ -187,7 +164,7 @@ def load(service: Service, seconds: float, every: float, seed: int, model: bool)
     streams: dict[str, Any] = {}
     for worker in robots:
         streams |= worker.result()
-    return {"streams": streams, "told": more.result()["told"]}
+    return {"streams": streams, **more.result()}
 
 
 def figures(found: dict[str, Any], seconds: float) -> dict[str, Any]:
@@ -216,6 +193,7 @@ def figures(found: dict[str, Any], seconds: float) -> dict[str, Any]:
         "refusals": dict(Counter(name for name, _ in found["told"])),
         "refused_ms": measure.summary(told),
         "refused_later_than_100_ms": sum(ms > TOLD for ms in told),
+        "harness_lag_ms": measure.summary(found["lag_ms"]),
         "counts": {key: counts[key] for key in sorted({*counts, "mixed", "unsafe", "late"})},
     }
 
@@ -239,7 +217,12 @@ def show(form: str, result: dict[str, Any]) -> None:
         row = [f"{one[key]:.2f}" for key in ("p50", "p90", "p99", "max")]
         table.add_row(name, str(one["n"]), *row)
     console().print(table)
-    console().print(f"mixed {result['counts']['mixed']}, refused {result['refusals']}")
+    told, lag = result["refused_ms"], result["harness_lag_ms"]
+    console().print(
+        f"mixed {result['counts']['mixed']}, refused {result['refusals']}: p50 {told['p50']:.1f}, "
+        f"p99 {told['p99']:.1f}, max {told['max']:.1f} ms, of which the harness up to "
+        f"{lag['p99']:.1f} (p99), {lag['max']:.1f} (max)"
+    )
 
 
 @click.command(epilog="Example: python -m tools.service_load --seconds 60 --json load.json")
@@ -261,6 +244,7 @@ def main(
     seed = random.SystemRandom().getrandbits(32)
     common: dict[str, Any] = {"robots": ROBOTS, "rate": 2000.0, "clock": "step", "period": 0.1}
     results: dict[str, Any] = {"seed": seed, "robots": ROBOTS, "intruders": INTRUDERS, "hz": HZ}
+    results["load"] = {"before": os.getloadavg()[0], "cpus": os.cpu_count()}
     if canary:
         with serving(**common) as service:
             results["canary"] = figures(load(service, seconds, every, seed, False), seconds)
@@ -274,6 +258,7 @@ def main(
         results["model"]["single_robot"] = compared(some, seed, common)
         show("highway, nvfp4", results["model"])
         console().print(f"bit for bit: {results['model']['single_robot']}")
+    results["load"]["after"] = os.getloadavg()[0]
     write_result(json_path, results, model="highway", recipe="nvfp4")
     _judge([results[form] for form in ("canary", "model") if form in results])
 
