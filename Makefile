@@ -60,9 +60,9 @@ $(STAMP): pyproject.toml constraints.txt
 # Kernels for other processors: an Arm compiler and emulator, an emulation of AVX-512. A second
 # compiler for the C. A browser for the report of `wmrt drive` and the service's live page, with what
 # drives it (45 MB in .venv, if that is there). For deploy/: the proxy, its certificates, and what
-# reads systemd's units.
+# reads systemd's units. For a network that can be cut: what makes one.
 SYSTEM := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user libsimde-dev gcc clang chromium \
-  haproxy openssl systemd
+  haproxy openssl systemd iproute2 util-linux
 
 setup-system:
 	@command -v apt-get >/dev/null || { echo "no apt-get here: install what these Debian packages hold: $(SYSTEM)" >&2; exit 2; }
