@@ -92,12 +92,23 @@ class Fleet:
             return None
 
 
+#: Ray gives its own processes 30 s to start, which no setting changes and a busy machine exceeds.
+_SLOW, _TRIES = "timed out during startup", 4
+
+
 @contextlib.contextmanager
 def fleet(folder: Path, port: int, *options: str) -> Iterator[Fleet]:
     """A fleet that is ready, stopped at the end."""
-    running = Fleet(folder, port, *options)
+    for last in [False] * (_TRIES - 1) + [True]:
+        running = Fleet(folder, port, *options)
+        try:
+            running.ready()
+            break
+        except WmrtError as error:
+            running.stop()
+            if last or _SLOW not in str(error):
+                raise
     try:
-        running.ready()
         yield running
     finally:
         running.stop()
