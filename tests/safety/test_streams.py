@@ -111,8 +111,8 @@ def operate(rng: random.Random, run: Run, kind: int) -> None:
     breakers = run.breakers
     measured = rng.choice((None, [rng.uniform(-1.2, 1.2) for _ in run.limits.spec.dims]))
     try:
-        if kind == 0:
-            breakers.reset(measured)
+        if kind in (0, 6):
+            breakers.reset(measured, heal=kind == 0)
             run.watch.restart(start_of(run.limits, measured))
         elif kind == 1:
             breakers.estop(rng.random() < 0.5)
@@ -135,7 +135,7 @@ def storm(rng: random.Random, run: Run) -> None:
     """One step in which anything may happen."""
     run.now_ns += wild_dt(rng)
     if rng.random() < 0.03:
-        operate(rng, run, rng.randrange(6))
+        operate(rng, run, rng.randrange(7))
     faults = [BAD] * rng.randrange(1, 3) if rng.random() < 0.03 else []
     votes = None
     if rng.random() < 0.3:
