@@ -94,14 +94,15 @@ def is_address(model: str) -> bool:
     return model.startswith(("ws://", "wss://", "unix:"))
 
 
-def require_one(model: str, jobs: int, own: Mapping[str, bool]) -> None:
-    """Raise `UsageError` for several processes that would be one robot of a service, and for what a
-    service has of its own (``own``: options, and whether they were given)."""
+def require_one(model: str, jobs: int, threads: int | None, endless: bool, every: int) -> None:
+    """Raise `UsageError` for several processes that would be one robot of a service, and for
+    options of a drive whose plan does not say any more whether they were given."""
     if not is_address(model):
         return
     if jobs > 1:
         raise UsageError(f"--jobs {jobs}: {model} is a service, which drives one car; leave it out")
-    _refuse(model, own)
+    own = {"--threads": threads is not None, "--no-deadline": endless}
+    _refuse(model, {**own, "--consensus-every": every != 1})
 
 
 def _refuse(address: str, own: Mapping[str, bool]) -> None:
