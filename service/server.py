@@ -122,19 +122,47 @@ def _configuration(
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
     )
-    try:
-        config.load()
-    except (OSError, ssl.SSLError) as error:
-        raise UsageError(
-            f"tls_cert {settings.tls_cert}, tls_key {settings.tls_key}: {error}"
-        ) from None
+    require_certificate(settings)
+    config.load()
     return config
+
+
+def require_certificate(settings: ServeSettings) -> None:
+    """Raise `UsageError`, which says what is wrong with which file, unless TLS can be spoken.
+
+    An encrypted key is refused: OpenSSL would ask the terminal for its password, and wait.
+    """
+    cert, key = settings.tls_cert, settings.tls_key
+    if cert is None or key is None:
+        return
+    for name, path in (("tls_cert", cert), ("tls_key", key)):
+        try:
+            path.read_bytes()
+        except OSError as error:
+            raise UsageError(f"{name} {path}: {error.strerror or error}") from None
+    asked: list[bool] = []
+
+    def password() -> str:
+        asked.append(True)
+        return ""
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password)
+    except (OSError, ssl.SSLError, ValueError) as error:
+        why = f"they are no certificate and key in PEM ({error})"
+        if asked:
+            why = "the key is encrypted; decrypt it (openssl pkey) into a file of its owner's alone"
+        elif "KEY_VALUES_MISMATCH" in str(error):
+            why = "the key is another certificate's"
+        raise UsageError(f"tls_cert {cert}, tls_key {key}: {why}") from None
 
 
 @contextlib.contextmanager
 def listening(settings: ServeSettings) -> Iterator[list[socket.socket]]:
     """The sockets of the settings, bound. A Unix socket is its owner's alone (mode 600), and its
-    file is removed at the end. Raises `UsageError` for an address that cannot be had."""
+    file is removed at the end. Raises `UsageError` for an address or a certificate that cannot be
+    had."""
+    require_certificate(settings)
     with contextlib.ExitStack() as stack:
         sockets = []
         if settings.socket is not None:

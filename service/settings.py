@@ -121,13 +121,8 @@ class ServeSettings(BaseSettings):
     @field_validator("token", "operator_token", "metrics_token")
     @classmethod
     def _long(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None:
-            text = value.get_secret_value()
-            if len(text) < TOKEN_CHARACTERS or not re.fullmatch(r"[\x21-\x7e]+", text):
-                raise ValueError(
-                    f"a token has at least {TOKEN_CHARACTERS} visible ASCII characters; make one "
-                    "with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
-                )
+        if value is not None and (fault := token_fault(value.get_secret_value())):
+            raise ValueError(fault)
         return value
 
     @model_validator(mode="after")
@@ -165,6 +160,16 @@ class ServeSettings(BaseSettings):
     def tcp_port(self) -> int | None:
         """Port to listen on; None for none."""
         return 8420 if self.port is None and self.socket is None else self.port
+
+
+def token_fault(text: str) -> str:
+    """Why a text is no token, without it; empty if it is one."""
+    if len(text) >= TOKEN_CHARACTERS and re.fullmatch(r"[\x21-\x7e]+", text):
+        return ""
+    return (
+        f"a token has at least {TOKEN_CHARACTERS} visible ASCII characters; make one with: "
+        "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+    )
 
 
 def read_settings(**given: Any) -> ServeSettings:

@@ -105,7 +105,8 @@ def test_a_car_is_driven_by_a_service_that_is_killed_and_started_again(
         (["--host", "0.0.0.0"], "host 0.0.0.0 is reached by other machines; pass --open"),
         (["--robots", "17"], "robots: Input should be less than or equal to 16, got '17'"),
         (["--model", "no-such-model", "--port", "0"], "no-such-model"),
-        (["--token-file", "no-such-file"], "'no-such-file': No such file or directory"),
+        (["--token-file", "no-such-file"], "--token-file no-such-file: No such file or directory"),
+        (["--cpu", "99999"], "cpu 99999: this process may use 0"),
         (["--socket", "/proc/nothing/s"], "socket /proc/nothing/s: No such file or directory"),
     ],
 )
@@ -131,6 +132,14 @@ def test_several_processes_are_not_one_car_of_a_service(
     assert "--jobs 2: unix:/nowhere is a service" in capsys.readouterr().err
     assert main(["drive", "--model", "unix:/nowhere", "--executor", "native"]) == 2
     assert "--executor: unix:/nowhere is a service" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("own", [["--threads", "1"], ["--no-deadline"], ["--consensus-every", "2"]])
+def test_what_only_a_model_in_this_process_has_is_not_ignored(
+    own: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["drive", "--model", "unix:/nowhere", *own]) == 2
+    assert f"{own[0]}: unix:/nowhere is a service, which has its own" in capsys.readouterr().err
 
 
 def test_a_drive_says_what_it_waits_for(

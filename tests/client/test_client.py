@@ -523,8 +523,16 @@ def test_over_tls(tmp_path: Path) -> None:
         with pytest.raises(ServiceError, match="certificate is not accepted") as caught:
             connect(address, "r1")  # whose system does not know the authority
         assert caught.value.name == "certificate"
-        with pytest.raises(DeadlineError):
+        with pytest.raises(DeadlineError, match="with TLS it is at wss://"):
             connect(address.replace("wss", "ws"), "r1", opening=0.3)
+        with pytest.raises(UsageError, match=r"tls for ws://.*: it is for wss://"):
+            connect(address.replace("wss", "ws"), "r1", tls=trust)
+
+
+def test_tls_where_there_is_none_is_told(tmp_path: Path) -> None:
+    with service(tmp_path, tcp=True) as running:
+        with pytest.raises(DeadlineError, match="without TLS it is at ws://"):
+            connect(running.tcp.replace("http", "wss"), "r1", opening=0.3)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import ssl
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.service.doubles import CanarySeat, service, until
+from tools import faults_tls
 from wmrt.core.errors import UsageError, WmrtError
 from wmrt.core.wire import Acted
 from wmrt.service.crew import Crew
@@ -73,6 +76,32 @@ def test_a_certificate_that_is_none_is_told(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="tls_cert") as caught:
         Server(Crew([CanarySeat()], settings), settings)
     assert not isinstance(caught.value, ssl.SSLError)
+
+
+def test_what_is_wrong_with_a_certificate_is_said_before_the_work(tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("makes certificates with the program openssl: apt-get install openssl")
+    own = faults_tls.authority(tmp_path, "own")
+    cert, key = faults_tls.certificate(tmp_path, "service", own, "IP:127.0.0.1", False)
+    other = faults_tls.certificate(tmp_path, "other", own, "IP:127.0.0.1", False)[1]
+    locked = tmp_path / "locked.pem"
+    subprocess.run(
+        ["openssl", "pkey", "-in", key, "-aes256", "-passout", "pass:secret", "-out", locked],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    wrong = {
+        "is another certificate's": (cert, other),
+        "is encrypted; decrypt it": (cert, locked),
+        "no certificate and key in PEM": (key, cert),
+        f"tls_key {tmp_path}/none: No such file": (cert, tmp_path / "none"),
+        f"tls_cert {tmp_path}: Is a directory": (tmp_path, key),
+    }
+    for said, (tls_cert, tls_key) in wrong.items():
+        settings = ServeSettings(port=0, tls_cert=tls_cert, tls_key=tls_key)
+        with pytest.raises(UsageError, match=said), listening(settings):
+            raise AssertionError
+    with listening(ServeSettings(port=0, tls_cert=cert, tls_key=key)) as sockets:
+        assert len(sockets) == 1
 
 
 def test_what_is_in_work_is_answered_before_it_stops(tmp_path: Path) -> None:

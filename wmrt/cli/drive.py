@@ -150,7 +150,7 @@ def command(
     from wmrt.cli.driving.records import check_place
     from wmrt.cli.driving.remote import require_one
 
-    require_one(model, jobs)
+    require_one(model, jobs, threads, no_deadline, every)
     deadline = jobs == 1 and not no_deadline
     threads = _threads(jobs) if threads is None else threads
     seeds = range(seed, seed + episodes)

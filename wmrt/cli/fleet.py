@@ -13,7 +13,17 @@ import click
 from rich.table import Table
 
 from wmrt.cli.common import console, json_option, write_result
-from wmrt.cli.serve import access_options, model_options, token_of
+from wmrt.cli.service_options import (
+    DRAIN,
+    Sectioned,
+    access_options,
+    bounds_options,
+    memory_options,
+    model_options,
+    option,
+    section,
+    tokens_of,
+)
 from wmrt.core.errors import UsageError
 
 _MODULES = (
@@ -24,31 +34,29 @@ _TOKENS = ("token", "operator_token", "metrics_token")
 
 
 @click.command(
+    cls=Sectioned,
     epilog="Clients send the robot's name in the header x-session-id, as `wmrt.client` does. "
     "SIGHUP replaces the replicas one by one, for a new model. Tokens come from files, or from "
     "WMRT_SERVE_TOKEN and WMRT_SERVE_OPERATOR_TOKEN. "
-    "Example: wmrt fleet --replicas 3 --robots 8 --recipe nvfp4 --snapshots /var/lib/wmrt"
+    "Example: wmrt fleet --replicas 3 --robots 8 --recipe nvfp4 --snapshots /var/lib/wmrt",
 )
-@click.option("--replicas", type=int, help="Processes. Default: 2.")
+@section(
+    "Fleet",
+    option("--replicas", type=int, help="Processes. Default: 2."),
+    option(
+        "--proxy",
+        type=click.Choice(["haproxy", "ray"]),
+        default="haproxy",
+        show_default=True,
+        help="Before the replicas.",
+    ),
+    option("--status", is_flag=True, help="Say where each robot is, and end."),
+    option("--seats", hidden=True),
+)
+@memory_options("1, what a kill loses", DRAIN, required=True)
 @model_options
-@click.option(
-    "--snapshots",
-    type=click.Path(file_okay=False, path_type=Path),
-    required=True,
-    help="Folder of the robots' memories, through which they go from replica to replica.",
-)
-@click.option("--snapshot-every", type=float, help="Seconds: what a kill loses. Default: 1.")
-@click.option("--drain", type=float, help="Seconds for steps in work on stop. Default: 5.")
 @access_options(socket=False)
-@click.option(
-    "--proxy",
-    type=click.Choice(["haproxy", "ray"]),
-    default="haproxy",
-    show_default=True,
-    help="Before the replicas.",
-)
-@click.option("--seats", hidden=True)
-@click.option("--status", is_flag=True, help="Say where each robot is, and end.")
+@bounds_options
 @json_option
 def command(
     json_path: Path | None,
@@ -71,16 +79,16 @@ def command(
     from wmrt.core.extras import require
 
     given["names"] = given["names"] or None
-    files = (token_file, operator_token_file, metrics_token_file)
-    for name, file in zip(_TOKENS, files, strict=True):
-        if (
-            token := token_of(file)
-        ) is not None:  # replicas inherit it; Ray keeps what they are given as arguments
+    for module in _MODULES:
+        require(module, "fleet")
+    tokens = tokens_of(
+        token=token_file, operator_token=operator_token_file, metrics_token=metrics_token_file
+    )
+    for name, token in tokens.items():
+        if token is not None:  # replicas inherit it; Ray keeps what they are given as arguments
             os.environ[f"WMRT_SERVE_{name.upper()}"] = token
     from wmrt.service.fleet_ray import prepare_environment
 
-    for module in _MODULES:
-        require(module, "fleet")
     with tempfile.TemporaryDirectory(prefix="wmrt-fleet-") as folder:
         haproxy = None
         if proxy == "haproxy":

@@ -76,7 +76,8 @@ class Address:
         except ssl.SSLCertVerificationError as error:
             own.close()
             raise ServiceError(
-                f"{self.text}: the certificate is not accepted: {error.verify_message}",
+                f"{self.text}: the certificate is not accepted: {error.verify_message}; an "
+                "authority of your own: tls=ssl.create_default_context(cafile=...), SSL_CERT_FILE",
                 "certificate",
             ) from None
         except BaseException:

@@ -67,9 +67,14 @@ class Channel:
         try:
             self._socket = address.socket(_left(end), context)
         except OSError as error:
-            raise Lost(f"{address.text}: {error.strerror or error}") from None
+            hint = "; without TLS it is at ws://" if isinstance(error, ssl.SSLError) else ""
+            raise Lost(f"{address.text}: {error.strerror or error}{hint}") from None
         try:
             self._shake_hands(token, robot, end)
+        except Lost as error:
+            self._socket.close()
+            hint = "" if address.tls or address.path else "; with TLS it is at wss://"
+            raise Lost(f"{error}{hint}", error.code) from None
         except BaseException:
             self._socket.close()
             raise

@@ -16,7 +16,7 @@ from wmrt.client.backoff import Backoff
 from wmrt.client.channel import Channel, Lost, read_object
 from wmrt.client.given import positions, required
 from wmrt.client.reply import from_json
-from wmrt.core.errors import DeadlineError, ServiceError
+from wmrt.core.errors import DeadlineError, ServiceError, UsageError
 from wmrt.core.wire import (
     VERSION,
     Acted,
@@ -53,6 +53,8 @@ class Target:
         required("backoff", self.backoff, Backoff, "a wmrt.client.Backoff")
         if self.tls is not None:
             required("tls", self.tls, ssl.SSLContext, "an ssl.SSLContext")
+            if not self.address.tls:
+                raise UsageError(f"tls for {self.address.text}: it is for wss://, leave one out")
         if self.on_event is not None:
             required("on_event", self.on_event, Callable, "a function (name, details)")  # type: ignore[arg-type]
 

@@ -190,11 +190,8 @@ class Breakers:
         self._machine.reset_latch(operator)
 
     def reset(self, measured: Sequence[float] | None = None, *, heal: bool = True) -> None:
-        """A new episode starts from the measured action (normalised), else neutral. Keeps a latch.
-
-        Args:
-            heal: DEGRADED, OPEN and HALF_OPEN end with the last episode. False where another
-                program goes on with the same robot: they stay.
+        """A new episode starts from the measured action (normalised), else neutral. Keeps a latch;
+        and, unless it is to ``heal`` (another program goes on with the robot), every state.
 
         Raises:
             SafetyError: a measured value that is not one finite number per actuator.

@@ -6,7 +6,9 @@ import random
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
 from types import MappingProxyType
 from typing import Any
 
@@ -14,7 +16,7 @@ import numpy as np
 
 from tests.control.faults import Weather, faulty_answer, good_answer
 from tests.control.support import PERIOD, STATE, FakePolicy, FakeTimer
-from wmrt.control import Channel, Controller
+from wmrt.control import Channel, Controller, TimedController
 from wmrt.control.recording import FileRecorder
 from wmrt.control.recording.reader import Item, Recording
 from wmrt.core.clock import ManualClock
@@ -54,12 +56,14 @@ class Late:
         return self._policy.step(state, previous)
 
 
-def storm(path: Path, seed: int, steps: int, **options: Any) -> dict[str, Any]:
+def storm(
+    path: Path, seed: int, steps: int, kind: type[Controller] = Controller, **options: Any
+) -> dict[str, Any]:
     """Record ``steps`` steps; what the recorder says of them."""
     weather, clock = Weather(seed), ManualClock()
     channels = [Channel("a", weather.channel), Channel("b", weather.channel, 2)]
     with FileRecorder(path, **options) as recorder:
-        controller = Controller(
+        controller = kind(
             Late(Habit(), weather), PERIOD, 0.5, None, weather.fallback, recorder, channels,
             clock=clock, timer=weather.timer, max_age=0.5, robot="sturm",
         )  # fmt: skip
@@ -74,9 +78,27 @@ def storm(path: Path, seed: int, steps: int, **options: Any) -> dict[str, Any]:
     return recorder.stats()
 
 
-def restless(path: Path, seed: int, steps: int) -> Controller:
+class Begun:
+    """Takes `TimedController`'s steps for `Controller.act`, as a service does: begins them, and
+    runs in a thread of its own what is left of one in which nobody is asked."""
+
+    def __init__(self, controller: TimedController) -> None:
+        self._controller = controller
+        self._pool = ThreadPoolExecutor(1)
+
+    def act(self, obs: Any, captured_ns: Any = None) -> Any:
+        sent: Queue[Any] = Queue()
+        rest = self._controller.start(obs, captured_ns, lambda action, _: sent.put(action))
+        if rest is not None:
+            self._pool.submit(rest)
+        return sent.get(timeout=60.0)
+
+
+def restless(
+    path: Path, seed: int, steps: int, kind: type[Controller] = Controller, begin: bool = False
+) -> Controller:
     """Record a drive in real time: a policy on a thread of its own that is often late, and an
-    operator on another who presses the emergency stop."""
+    operator on another who presses the emergency stop. ``begin``: by `Begun`."""
     rng = random.Random(seed)
     naps = random.Random(seed + 1)
     done = threading.Event()
@@ -87,7 +109,9 @@ def restless(path: Path, seed: int, steps: int) -> Controller:
             return super().step(state, previous)
 
     with FileRecorder(path) as recorder:
-        controller = Controller(Drowsy(), 0.005, 0.003, recorder=recorder, max_age=0.5)
+        controller = kind(Drowsy(), 0.005, 0.003, recorder=recorder, max_age=0.5)
+        act = Begun(controller).act if isinstance(controller, TimedController) and begin else None
+        act = act or controller.act
 
         def press() -> None:
             while not done.wait(0.03):
@@ -104,13 +128,11 @@ def restless(path: Path, seed: int, steps: int) -> Controller:
             if rng.random() < 0.3:
                 captured = {"speed": captured, "gap": captured - rng.choice([10**6, 10**9])}
             speed = 20.0 + rng.random()
-            controller.act(
-                {**STATE, "speed": speed, "pose": np.array([speed, -2.0, 0.5])}, captured
-            )
+            act({**STATE, "speed": speed, "pose": np.array([speed, -2.0, 0.5])}, captured)
         done.set()
         operator.join()
         controller.close()
-        controller.act(STATE)
+        act(STATE)
     return controller
 
 
@@ -130,6 +152,8 @@ def interfere(controller: Controller, rng: random.Random) -> None:
                 command("someone")
             except SafetyError:  # refused
                 continue
+    elif dice < 0.145:
+        controller.reset(rng.choice([None, [0.1, -0.1]]), heal=False)
 
 
 def items(path: Path, topic: str = "") -> list[Item]:

@@ -94,10 +94,21 @@ def is_address(model: str) -> bool:
     return model.startswith(("ws://", "wss://", "unix:"))
 
 
-def require_one(model: str, jobs: int) -> None:
-    """Raise `UsageError` for several processes that would be one robot of a service."""
-    if jobs > 1 and is_address(model):
+def require_one(model: str, jobs: int, threads: int | None, endless: bool, every: int) -> None:
+    """Raise `UsageError` for several processes that would be one robot of a service, and for
+    options of a drive whose plan does not say any more whether they were given."""
+    if not is_address(model):
+        return
+    if jobs > 1:
         raise UsageError(f"--jobs {jobs}: {model} is a service, which drives one car; leave it out")
+    own = {"--threads": threads is not None, "--no-deadline": endless}
+    _refuse(model, {**own, "--consensus-every": every != 1})
+
+
+def _refuse(address: str, own: Mapping[str, bool]) -> None:
+    given = [name for name, is_given in own.items() if is_given]
+    if given:
+        raise UsageError(f"{', '.join(given)}: {address} is a service, which has its own")
 
 
 def service_arm(env_name: str, address: str, own: Mapping[str, bool]) -> tuple[Any, RemoteArm]:
@@ -110,9 +121,7 @@ def service_arm(env_name: str, address: str, own: Mapping[str, bool]) -> tuple[A
         UsageError: one was given.
         WmrtError: see `open_environment` and `remote_arm`.
     """
-    given = [name for name, is_given in own.items() if is_given]
-    if given:
-        raise UsageError(f"{', '.join(given)}: {address} is a service, which has its own")
+    _refuse(address, own)
     env = open_environment(env_name)
     return env, remote_arm(address, env)
 
