@@ -62,8 +62,9 @@ def test_packing_replaces_the_weight(name: str, seed: int) -> None:
     assert linear.packed_bytes() <= size / least
     after = linear(x)
     assert after.dtype == torch.float32 and after.shape == (2, 3, 40)
+    # Of 150 seeds at most 0.137, in the mean 0.114 +-0.007, with mxfp4; 0.0024 +-0.0002 with bf16.
     error = float((after - before).norm() / before.norm())
-    assert 0 < error < (0.01 if name == "bf16" else 0.15)
+    assert 0 < error < (0.01 if name == "bf16" else 0.18)
 
 
 @pytest.mark.parametrize("name", PACKED)

@@ -56,9 +56,10 @@ def test_outliers_gain(step: Awq | SmoothQuant, name: str, seed: int) -> None:
         shares.append(error(x, weight, scale, recipe) / error(x, weight, None, recipe))
         assert shares[-1] < 1.0
     # 4 of 96 channels carry nearly all of the output; finer steps for them are worth a lot, where
-    # the search has more than three powers to choose from.
+    # the search has more than three powers to choose from. By seed the share is 0.24 +-0.08 of
+    # nvfp4 and 0.51 +-0.06 of w4a8; of mxfp4, whose scales are powers of two, 0.78 +-0.08.
     if step != Awq(grid=3):
-        assert statistics.median(shares) < 0.9
+        assert statistics.mean(shares) < (0.95 if name == "mxfp4" else 0.75)
 
 
 @pytest.mark.parametrize("step", STEPS)

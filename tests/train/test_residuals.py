@@ -131,7 +131,9 @@ def test_a_good_model_finds_a_frozen_sensor(field: str, seed: int) -> None:
     monitor.attach(model, 0.1)
     fresh = [episode(seed + 1_000 + n, 40) for n in range(20)]
     assert sum(alarms(monitor, model, drive, field) > 0 for drive in fresh) >= 18
-    assert sum(alarms(monitor, model, drive) > 0 for drive in fresh) <= 10
+    # The threshold is the third largest of 31 ranks: the share of whole drives above it is drawn
+    # from Beta(3, 28), and more than 14 of 20 are once in a million runs (10: once in 5 000).
+    assert sum(alarms(monitor, model, drive) > 0 for drive in fresh) <= 14
 
 
 def test_refusals(seed: int) -> None:
