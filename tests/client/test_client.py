@@ -156,9 +156,3 @@ def test_whoever_sends_and_never_receives_piles_nothing_up(
             assert 0 < answer.round_trip_ns < time.monotonic_ns()
         assert answer.round_trip_ns <= time.monotonic_ns() - began + int(10e9)
         assert len(robot._sent) == 0
-
-
-def test_tls_where_there_is_none_is_told(tmp_path: Path) -> None:
-    with service(tmp_path, tcp=True) as running:
-        with pytest.raises(DeadlineError, match="without TLS it is at ws://"):
-            connect(running.tcp.replace("http", "wss"), "r1", opening=0.3)

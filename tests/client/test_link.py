@@ -246,3 +246,9 @@ def test_a_certificate_that_is_not_right_is_told_at_once(
         with pytest.raises(ServiceError, match=said) as caught:
             connect(address, "r1", tls=trust, opening=60.0)
         assert caught.value.name == "certificate" and time.monotonic() - began < 30.0
+
+
+def test_tls_where_there_is_none_is_told(tmp_path: Path) -> None:
+    with service(tmp_path, tcp=True) as running:
+        with pytest.raises(DeadlineError, match="without TLS it is at ws://"):
+            connect(running.tcp.replace("http", "wss"), "r1", opening=0.3)

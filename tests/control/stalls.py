@@ -7,13 +7,17 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.control.support import Bench, FakePolicy, answer
+from tests.control.support import STATE, Bench, FakePolicy, answer
+from wmrt.control import TimedController
 from wmrt.control.alarm import Alarm
 from wmrt.control.worker import Worker
 
 PATIENCE = 30.0  # seconds after which a test has failed
+#: Row n is what is planned for n steps later.
+CHUNK = np.arange(1, 9, dtype=np.float32)[:, None] * np.float32([0.05, 0.0])
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -95,3 +99,37 @@ def idle(made: Bench) -> None:
     """Wait until the policy's thread has nothing left to do."""
     worker: Any = made.controller._consultant._worker  # type: ignore[attr-defined]
     until(lambda: not worker._busy and worker._slot is None)
+
+
+@pytest.fixture(params=["thread", "timer"], autouse=True)
+def mechanism(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every test here is run with both: who decides a step differs, and nothing else."""
+    if request.param == "timer":
+        monkeypatch.setattr("tests.control.support.Controller", TimedController)
+        monkeypatch.setattr(request.module, "Controller", TimedController, raising=False)
+    return str(request.param)
+
+
+def seen(n: float) -> dict[str, Any]:
+    return STATE | {"speed": float(n)}
+
+
+class Rows:
+    """A recorder that keeps everything."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[Any, Any]] = []
+
+    def record(self, outcome: Any, inputs: Any) -> None:
+        self.all.append((outcome, inputs))
+
+    def command(self, name: str, arguments: Any, now_ns: int) -> None:
+        self.all.append((name, dict(arguments)))
+
+    @property
+    def steps(self) -> list[tuple[Any, Any]]:
+        return [row for row in self.all if not isinstance(row[0], str)]
+
+    @property
+    def commands(self) -> list[tuple[str, dict[str, Any]]]:
+        return [row for row in self.all if isinstance(row[0], str)]

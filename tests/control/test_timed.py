@@ -1,5 +1,5 @@
 """Steps that are decided where the answer is: nobody waits, and one that is late is sent all the
-same. What is decided is tested with both mechanisms in test_watchdog.py."""
+same. What is decided is tested with both mechanisms in test_watchdog.py and test_consult.py."""
 
 from __future__ import annotations
 

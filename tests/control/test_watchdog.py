@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import math
 import random
@@ -15,54 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.control.faults import Hostile, Weather
-from tests.control.stalls import Stalling, bench, idle, stalled, until
+from tests.control.stalls import CHUNK, Rows, Stalling, bench, idle, mechanism, seen, stalled, until
 from tests.control.support import STATE, UNFIT, Bench, FakePolicy, answer, constant
 from tests.safety.support import PERIOD
-from wmrt.control import Channel, Controller, StepClock, TimedController
+from wmrt.control import Controller, StepClock
 from wmrt.control.consult import Consultant
 from wmrt.control.watchdog import Timed, Watchdog
 from wmrt.core.clock import ManualClock
 from wmrt.core.errors import SafetyError
 from wmrt.safety import State
 
-__all__ = ["stalled"]
-#: Row n is what is planned for n steps later.
-CHUNK = np.arange(1, 9, dtype=np.float32)[:, None] * np.float32([0.05, 0.0])
-
-
-@pytest.fixture(params=["thread", "timer"], autouse=True)
-def mechanism(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Every test here is run with both: who decides a step differs, and nothing else."""
-    if request.param == "timer":
-        for module in ("tests.control.support", __name__):
-            monkeypatch.setattr(f"{module}.Controller", TimedController)
-    return str(request.param)
-
-
-def seen(n: float) -> dict[str, Any]:
-    return STATE | {"speed": float(n)}
-
-
-class Rows:
-    """A recorder that keeps everything."""
-
-    def __init__(self) -> None:
-        self.all: list[tuple[Any, Any]] = []
-
-    def record(self, outcome: Any, inputs: Any) -> None:
-        self.all.append((outcome, inputs))
-
-    def command(self, name: str, arguments: Any, now_ns: int) -> None:
-        self.all.append((name, dict(arguments)))
-
-    @property
-    def steps(self) -> list[tuple[Any, Any]]:
-        return [row for row in self.all if not isinstance(row[0], str)]
-
-    @property
-    def commands(self) -> list[tuple[str, dict[str, Any]]]:
-        return [row for row in self.all if isinstance(row[0], str)]
+__all__ = ["mechanism", "stalled"]
 
 
 def test_it_is_on_where_a_deadline_is_to_be_kept_in_real_time(mechanism: str) -> None:
@@ -176,96 +138,6 @@ def test_unfit_input_does_not_take_the_slot(stalled: Stalling) -> None:
     assert stalled.log == [1.0, 2.0]
 
 
-def test_reset_while_it_hangs(stalled: Stalling) -> None:
-    rows = Rows()
-    made = bench(stalled, recorder=rows)
-    stalled.stall()
-    made.act(seen(1))
-    made.act(seen(2))
-    made.controller.reset([0.5, 0.0])  # returns
-    made.watch.restart((0.5, 0.0))
-    assert rows.commands == [("reset", {"measured": [0.5, 0.0], "heal": True, "dropped": 2})]
-    made.act(seen(3))
-    assert stalled.resets == 0  # never while it works
-    stalled.respond = lambda state, previous: answer([0.9, 0.9])
-    stalled.go()
-    idle(made)
-    assert stalled.log == [1.0, "reset", 3.0]  # what was in the slot belonged to the last episode
-    assert made.act(seen(4)).source == "blocked"
-
-
-def test_reset_when_it_is_idle_is_done_at_once_and_may_raise() -> None:
-    made = bench(Stalling(), deadline=60.0)
-    made.act()
-    made.controller.reset()
-    assert made.policy.resets == 1
-
-    def fails() -> None:
-        raise OSError("no memory")
-
-    made.policy.reset = fails
-    with pytest.raises(OSError):
-        made.controller.reset()
-    outcome = made.act()
-    assert outcome.source == "fallback" and made.last_event().kind == "reset: OSError"
-    assert len(made.policy.log) == 2  # a policy that was not reset is not asked
-    del made.policy.reset
-    made.act()
-    assert made.policy.log[-2:] == ["reset", 21.5]
-
-
-def test_a_late_reset_that_fails_is_tried_again(stalled: Stalling) -> None:
-    made = bench(stalled)
-    stalled.stall()
-    made.act()
-    tries: list[int] = []
-
-    def fails() -> None:
-        tries.append(1)
-        if len(tries) < 3:
-            raise OSError
-
-    stalled.reset = fails  # type: ignore[method-assign]
-    made.controller.reset()
-    stalled.go()
-    idle(made)
-    assert [made.act().source for _ in range(3)] == ["fallback", "fallback", "policy"]
-    assert len(tries) == 3 and made.causes().count("range") == 2
-
-
-def test_a_change_of_task_while_it_hangs(stalled: Stalling) -> None:
-    stalled.respond = lambda state, previous: answer(CHUNK[0], chunk=CHUNK)
-    rows = Rows()
-    made = bench(stalled, recorder=rows)
-    made.act(seen(1))
-    stalled.stall()
-    assert made.act(seen(2)).source == "planned"
-    made.act(seen(3))
-    made.controller.change_task("dock")
-    assert rows.commands == [("change_task", {"task": "dock", "dropped": 3})]
-    assert made.act(UNFIT).source == "fallback"
-    stalled.go()
-    idle(made)
-    stalled.stall()
-    assert made.act(seen(5)).source == "fallback"  # the late answer left no plan behind
-    assert stalled.log == [1.0, 2.0, 5.0]
-    stalled.go()
-
-
-def test_close_while_it_hangs(stalled: Stalling) -> None:
-    made = bench(stalled)
-    stalled.stall()
-    made.act(seen(1))
-    made.act(seen(2))
-    thread = made.controller._consultant._worker._thread  # type: ignore[attr-defined]
-    made.controller.close()
-    assert made.acts(3).source == "fallback" and not made.controller.last.late  # type: ignore[union-attr]
-    assert thread.is_alive() and thread.daemon
-    stalled.go()
-    thread.join(10.0)
-    assert not thread.is_alive() and stalled.log == [1.0]
-
-
 def test_a_stop_does_not_wait_for_the_deadline() -> None:
     policy = Stalling()
     rows = Rows()
@@ -294,97 +166,6 @@ def test_a_stop_between_steps() -> None:
     made.controller.reset_latch("Ada")
     made.controller.engage("Ada")
     assert made.acts(25).after is State.CLOSED
-
-
-def test_a_late_failure_is_noted(stalled: Stalling) -> None:
-    def fails(state: Any, previous: Any) -> Any:
-        raise ValueError
-
-    made = bench(stalled)
-    stalled.respond = fails
-    stalled.stall()
-    made.act()
-    stalled.go()
-    idle(made)
-    stalled.respond = lambda state, previous: answer(previous)
-    assert made.act().source == "policy"
-    event = made.last_event()
-    assert (event.cause.value, event.field, event.kind) == ("note", "policy", "late ValueError")
-    assert made.controller.stats()["late_failures"] == 1
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-@pytest.mark.parametrize("late", [False, True])
-def test_a_request_to_stop_reaches_the_loop(
-    stalled: Stalling, error: type[BaseException], late: bool
-) -> None:
-    def stops(state: Any, previous: Any) -> Any:
-        raise error
-
-    made = bench(stalled)
-    stalled.respond = stops
-    if late:
-        stalled.stall()
-        made.act()
-        stalled.go()
-        idle(made)
-    with pytest.raises(error):
-        made.controller.act(STATE)
-    stalled.respond = lambda state, previous: answer(previous)
-    idle(made)
-    while made.controller._consultant._worker.take():  # type: ignore[attr-defined]
-        pass
-    assert made.act().source == "policy"
-
-
-def test_slow_channels_make_a_step_late_as_well(stalled: Stalling) -> None:
-    def slow(state: Any, previous: Any) -> Any:
-        stalled.stall()
-        return stalled._answer(state, previous).action
-
-    rows = Rows()
-    channels = [Channel("slow", slow), Channel("hold", lambda s, p: p)]
-    made = bench(stalled, channels=channels, recorder=rows)
-    assert made.act().source == "fallback"
-    assert rows.steps[0][1].channels == ("late", "late")
-    stalled.go()
-
-
-def test_a_vote_that_came_too_late_is_counted_against_its_channel(stalled: Stalling) -> None:
-    def slow(state: Any, previous: Any) -> Any:
-        if len(stalled.seen) == 1:
-            stalled.stall()
-            stalled._answer(state, previous)
-            made.timer.advance(0.3)
-        return previous
-
-    hold = FakePolicy(lambda state, previous: answer(previous))
-    made = bench(stalled, channels=[Channel("slow", slow), Channel.from_policy("hold", hold)])
-    assert made.act().late
-    stalled.go()
-    idle(made)
-    assert made.act().source == "policy"
-    told = made.controller.stats()["channels"]
-    assert [told[name]["late"] for name in ("slow", "hold")] == [1, 1]
-    assert [told[name]["votes"] for name in ("slow", "hold")] == [1, 1]
-    assert len(hold.seen) == 2  # no gap
-
-
-def test_what_the_policy_reads_does_not_change_under_it(stalled: Stalling) -> None:
-    read: list[Any] = []
-    stalled.respond = lambda state, previous: read.append(dict(state)) or answer(previous)
-    made = bench(stalled)
-    pose, array, gap = [1.0, -2.0, 0.5], np.array([1.0, -2.0, 0.5]), np.array(40.0)
-    for given in (pose, array):
-        stalled.stall()
-        made.act(STATE | {"pose": given, "gap": gap})
-        given[0], gap[...] = 9.0, 3.0
-        stalled.go()
-        idle(made)
-        assert list(read[-1]["pose"]) == [1.0, -2.0, 0.5] and float(read[-1]["gap"]) == 40.0
-        pose[0], gap[...] = 1.0, 40.0
-    made.act(STATE | {"gap": Hostile(), "pose": (1.0, 2.0, 3.0)})
-    assert read[-1]["gap"] is None
 
 
 def test_the_thread_ends_with_the_controller() -> None:
@@ -428,56 +209,6 @@ def test_the_process_ends_after_the_step_that_runs_or_without_it(slow: str, said
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, said, "")
 
 
-def test_random_stalls(stalled: Stalling, seed: int) -> None:
-    """Ten thousand steps with stalls, resets, changes of task and stops in between: what leaves is
-    safe, and the record says exactly what the policy was asked, in order."""
-    draw = random.Random(seed)
-    stalled.respond = lambda state, previous: answer(
-        previous + np.float32([draw.uniform(-0.1, 0.1), 0.0]), chunk=np.tile(previous, (8, 1))
-    )
-    rows = Rows()
-    made = bench(stalled, recorder=rows)
-    for step in range(1, 10_001):
-        if draw.random() < 0.03 and not stalled.hung.is_set():
-            stalled.stall()
-        elif stalled.hung.is_set() and draw.random() < 0.3:
-            stalled.go()
-            idle(made)
-        if draw.random() < 0.01:
-            made.controller.reset()
-            made.watch.restart((0.0, 0.0))
-        elif draw.random() < 0.01:
-            made.controller.change_task("another")
-        made.act(UNFIT if draw.random() < 0.02 else seen(step % 40))
-    stalled.go()
-    idle(made)
-    made.act(seen(10_001 % 40))
-    check(rows, stalled)
-    stats = made.controller.stats()
-    assert stats["skipped_observations"] > 100 and stats["late_answers"] > 100
-    assert stats["record_failures"] == 0 and "internal" not in stats["causes"]
-
-
-def check(rows: Rows, policy: Stalling) -> None:
-    """The policy saw every step that was asked, but for those skipped and dropped, and resets where
-    they belong; several in a row may have been one."""
-    gone = {n for outcome, inputs in rows.steps for n in inputs.skipped}
-    gone |= {arguments.get("dropped") for name, arguments in rows.commands}
-    expected: list[Any] = []
-    for first, second in rows.all:
-        if first == "reset" and expected[-1:] != ["reset"]:
-            expected.append("reset")
-        elif not isinstance(first, str) and second.asked and first.step not in gone:
-            expected.append(float(first.step % 40))
-    assert [x for n, x in enumerate(policy.log) if x != "reset" or policy.log[n - 1] != x] == (
-        expected
-    )
-    for outcome, inputs in rows.steps:
-        assert not (inputs.answered and outcome.step in gone)
-        assert list(inputs.finished) == sorted(inputs.finished)
-        assert all(n < outcome.step and n not in gone for n in inputs.finished)
-
-
 def test_in_real_time_it_is_late_when_the_policy_is() -> None:
     slow = iter([0.0, 0.2, 0.0, 0.2])
     policy = FakePolicy(lambda state, previous: (time.sleep(next(slow)), answer(previous))[1])
@@ -491,37 +222,3 @@ def test_in_real_time_it_is_late_when_the_policy_is() -> None:
     assert late[1] and late[3]  # and the others, if the machine was busy
     controller.act(STATE | {"speed": None})  # asks nobody
     assert controller.stats()["deadline_misses"] == sum(late)
-
-
-def test_stalls_in_any_weather(stalled: Stalling, seed: int) -> None:
-    """The contract holds with faulty input, answers, clocks, fallbacks and operators as well."""
-    weather = Weather(seed)
-    stalled.respond = weather.policy
-    made = bench(stalled, timer=weather.timer, fallback=weather.fallback, max_age=0.5)
-    controller = made.controller
-    for _ in range(5_000):
-        weather.tick()
-        if not stalled.hung.is_set() and weather.fault(0.1):
-            stalled.stall()
-        elif stalled.hung.is_set() and weather.rng.random() < 0.3:
-            stalled.go()
-            idle(made)
-        if weather.fault(0.01):
-            controller.estop(weather.rng.random() < 0.5)
-        if weather.fault(0.01):
-            controller.reset()
-            made.watch.restart(controller.breakers.reference)
-        if not weather.stormy and not controller.breakers.engaged:
-            controller.estop(False)
-            for operation in (controller.reset_latch, controller.engage):
-                with contextlib.suppress(SafetyError):
-                    operation("Ada")
-        now = made.clock.now_ns()
-        captured = weather.rng.choice([None, now, {"speed": now, "gap": now - 10**8}, "now"])
-        observation = weather.observation()
-        made.act(observation, weather.seconds(PERIOD), captured_ns=captured)
-    stalled.go()
-    stats = controller.stats()
-    assert all(stats["steps_in"][state] for state in ("closed", "open", "half_open", "latched"))
-    assert stats["skipped_observations"] and stats["late_answers"] and stats["late_failures"]
-    assert stats["record_failures"] == 0 and "internal" not in stats["causes"]

@@ -16,7 +16,7 @@ import numpy as np
 
 from tests.control.faults import Weather, faulty_answer, good_answer
 from tests.control.support import PERIOD, STATE, FakePolicy, FakeTimer
-from wmrt.control import Channel, Controller, TimedController
+from wmrt.control import Channel, Controller, StepClock, TimedController
 from wmrt.control.recording import FileRecorder
 from wmrt.control.recording.reader import Item, Recording
 from wmrt.core.clock import ManualClock
@@ -176,3 +176,15 @@ def plain_drive(path: Path, observations: list[Any], **options: Any) -> Controll
 
 READ_ONLY = MappingProxyType(STATE)
 ARRAYS = {**STATE, "pose": np.array([1.0, -2.0, 0.5], np.float32), "speed": np.float32(21.5)}
+
+
+def controller(recorder: FileRecorder | None, policy: Any = None) -> Controller:
+    """One in good weather, on simulated time."""
+    clock = StepClock(PERIOD)
+    policy = policy or Habit(0.0)
+    return Controller(policy, PERIOD, recorder=recorder, clock=clock, timer=FakeTimer())
+
+
+def noise(rng: random.Random) -> dict[str, Any]:
+    """An observation that does not compress."""
+    return {**STATE, "pose": [rng.uniform(-9, 9) for _ in range(3)], "speed": 40 * rng.random()}
