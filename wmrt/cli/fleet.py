@@ -89,6 +89,7 @@ def command(
             os.environ[f"WMRT_SERVE_{name.upper()}"] = token
     from wmrt.service.fleet_ray import prepare_environment
 
+    fleet, settings = _read(given)  # told whether or not Ray is there
     with tempfile.TemporaryDirectory(prefix="wmrt-fleet-") as folder:
         haproxy = None
         if proxy == "haproxy":
@@ -97,7 +98,21 @@ def command(
             haproxy = environment(Path(folder))
         prepare_environment(haproxy)
         require("ray", "fleet")
-        _run(given, json_path)
+        _run(given, fleet, settings, json_path)
+
+
+def _read(given: dict[str, Any]) -> tuple[Any, Any]:
+    """The fleet, and the settings of its replicas; the address can be had."""
+    from wmrt.service.fleet import read_fleet, replica_settings
+    from wmrt.service.server import listening
+
+    fleet, values = read_fleet(given)
+    settings = replica_settings(values)
+    if settings.tcp_port == 0:
+        raise UsageError("port 0: the proxy of a fleet takes a port of its own, such as 8420")
+    with listening(settings):
+        pass
+    return fleet, settings
 
 
 def _status(folder: Path, json_path: Path | None) -> None:
@@ -112,20 +127,12 @@ def _status(folder: Path, json_path: Path | None) -> None:
     write_result(json_path, {"robots": rows})
 
 
-def _run(given: dict[str, Any], json_path: Path | None) -> None:
-    from wmrt.service.fleet import NAME, application, read_fleet, replica_settings
+def _run(given: dict[str, Any], fleet: Any, settings: Any, json_path: Path | None) -> None:
+    from wmrt.service.fleet import NAME, application
     from wmrt.service.fleet_ray import Cluster
     from wmrt.service.fleet_status import where
-    from wmrt.service.server import listening
 
-    fleet, values = read_fleet(given)
-    settings = replica_settings(values)
     port = settings.tcp_port
-    assert port is not None and settings.snapshots is not None  # a fleet has no Unix socket
-    if port == 0:
-        raise UsageError("port 0: the proxy of a fleet takes a port of its own, such as 8420")
-    with listening(settings):  # an address that cannot be had is told before the work
-        pass
     given.update({name: getattr(settings, name) is not None for name in _TOKENS})
     tls = (_text(settings.tls_cert), _text(settings.tls_key))
     cluster = Cluster(settings.host, port, fleet.replicas, tls)
