@@ -131,6 +131,7 @@ def command(
     for module in (
         "fastapi",
         "uvicorn",
+        "httptools",
         "websockets",
         "msgspec",
         "pydantic_settings",
