@@ -28,6 +28,7 @@ from wmrt.service.messages import (
 )
 from wmrt.service.metrics import CONTENT_TYPE, Metrics
 from wmrt.service.page import assets
+from wmrt.service.quick import Quick, stepped
 from wmrt.service.routing import require_routed, routed_by
 from wmrt.service.security import Gate
 from wmrt.service.stream import Stream
@@ -96,7 +97,7 @@ def make_app(
     app.router.routes.extend(assets.routes())
     answer_errors(app, host)
     document(app)
-    gate = Gate(app, host, buckets)
+    gate = Gate(Quick(app, host), host, buckets)
     metrics = Metrics(host, lambda: gate.connections, dropped)
     app.include_router(_metrics(metrics))
     return gate
@@ -172,11 +173,7 @@ def _control(router: APIRouter, host: Host) -> None:
         A session that is not in this process and has a snapshot goes on from there; the header
         `x-wmrt-steps-lost` then says how many sequence numbers before this one it knows nothing of.
         """
-        require_routed(host.settings, routed_by(host.settings, request.scope), message.robot)
-        seen = message.observed()
-        opened = await host.resume(seen)
-        answer = await host.act(seen)
-        headers = {} if opened is None else {"x-wmrt-steps-lost": str(opened.steps_lost)}
+        answer, headers = await stepped(host, message, request.scope)
         return JSONResponse(acted_json(answer), headers=headers)
 
     @router.post(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
@@ -211,6 +212,8 @@ def schema_json(host: Any) -> dict[str, Any]:
     }
 
 
-def dumps(data: dict[str, Any]) -> str:
-    """JSON without NaN or infinities, which is no JSON."""
-    return json.dumps(data, allow_nan=False, separators=(",", ":"))
+#: JSON without NaN or infinities, which is no JSON: ValueError for those. `json.dumps` would make
+#: an encoder for each message.
+dumps: Callable[[dict[str, Any]], str] = json.JSONEncoder(
+    allow_nan=False, separators=(",", ":")
+).encode

@@ -11,6 +11,8 @@ import hmac
 import json
 import re
 import secrets
+import sys
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
@@ -217,32 +219,40 @@ def tagged(scope: Scope, send: Send) -> Send:
 async def _body(receive: Receive, limit: int) -> Receive:
     """Read a body whole, so that one that is too large or too slow is told as such, and give a
     ``receive`` that has it. `Refusal` too_large or too_slow."""
-    parts: list[bytes] = []
-
-    async def read() -> bool:
-        size, more = 0, True
-        while more:
-            message = await receive()
-            if message["type"] != "http.request":
-                return False
-            parts.append(message.get("body", b""))
-            size, more = size + len(parts[-1]), message.get("more_body", False)
-            if size > limit:
-                raise _too_large(limit)
-        return True
-
     try:
-        whole = await asyncio.wait_for(read(), BODY_SECONDS)
+        body = await _in_time(_whole(receive, limit))
     except asyncio.TimeoutError:
         raise Refusal("too_slow", f"no whole request within {BODY_SECONDS:g} s") from None
-    waiting = [{"type": "http.request", "body": b"".join(parts), "more_body": False}]
+    waiting = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def again() -> Message:
-        if whole and waiting:
+        if body is not None and waiting:
             return waiting.pop()
-        return await receive() if whole else {"type": "http.disconnect"}
+        return await receive() if body is not None else {"type": "http.disconnect"}
 
     return again
+
+
+async def _whole(receive: Receive, limit: int) -> bytes | None:
+    """A body; None if the client went away before its end."""
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        parts.append(message.get("body", b""))
+        size, more = size + len(parts[-1]), message.get("more_body", False)
+        if size > limit:
+            raise _too_large(limit)
+    return b"".join(parts)
+
+
+async def _in_time(work: Coroutine[Any, Any, bytes | None]) -> bytes | None:
+    if sys.version_info < (3, 11):
+        return await asyncio.wait_for(work, BODY_SECONDS)
+    async with asyncio.timeout(BODY_SECONDS):  # without a task of its own: 33 us instead of 67
+        return await work
 
 
 def _has_more(scope: Scope) -> bool:

@@ -103,7 +103,8 @@ class Server(uvicorn.Server):
 def _configuration(
     app: Any, settings: ServeSettings, tell: Callable[[str], object]
 ) -> uvicorn.Config:
-    http, websocket = protocols(settings.connections, tell, settings.websocket == "direct")
+    direct, fast = settings.websocket == "direct", settings.http == "httptools"
+    http, websocket = protocols(settings.connections, tell, direct, fast)
     config = uvicorn.Config(
         app,
         http=http,

@@ -54,6 +54,7 @@ class ServeSettings(BaseSettings):
             priority: its SCHED_FIFO priority, 0 for none. Either is had, or an error says why not.
         websocket: ``direct`` takes binary messages in the event loop's own callback; ``asgi``, what
             it is compared with, takes each through a queue and a task.
+        http: ``httptools`` parses requests in C; ``h11``, what it is compared with, in Python.
         deadline_by: ``timer`` decides a step in the policy's thread, or in that of an alarm;
             ``thread``, what it is compared with, in a third one that waits for both. Models that
             share no read of the weights are stepped one after the other, which takes ``thread``.
@@ -103,6 +104,7 @@ class ServeSettings(BaseSettings):
     priority: int = Field(0, ge=0, le=99)
     deadline_by: Literal["timer", "thread"] = "timer"
     websocket: Literal["direct", "asgi"] = "direct"
+    http: Literal["httptools", "h11"] = "httptools"
     drain: float = Field(5.0, ge=0, allow_inf_nan=False)
     audit: Path | None = None
     tls_cert: Path | None = None

@@ -51,6 +51,7 @@ def command(
     for module in (
         "fastapi",
         "uvicorn",
+        "httptools",
         "websockets",
         "msgspec",
         "pydantic_settings",
