@@ -16,6 +16,7 @@ from websockets.frames import Frame
 
 from wmrt.service.direct import DirectWebSocket
 from wmrt.service.logs import CONNECTIONS
+from wmrt.service.owned import OwnedWebSocket
 
 #: Seconds for a request's head, from the connection or the first byte after the last answer.
 HEAD = 10.0
@@ -171,18 +172,28 @@ class ShortWebSocket(WebSocket, DirectWebSocket):
     """A WebSocket whose binary messages go the short way."""
 
 
+class OwnWebSocket(WebSocket, OwnedWebSocket):
+    """A WebSocket that its robot's thread reads."""
+
+
+_WAYS: dict[str, type[WebSocket]] = {
+    "owned": OwnWebSocket,
+    "direct": ShortWebSocket,
+    "asgi": WebSocket,
+}
+
 def protocols(
-    limit: int, tell: Callable[[str], object], direct: bool
+    limit: int, tell: Callable[[str], object], way: str
 ) -> tuple[type[Http], type[WebSocket]]:
     """The classes of a service.
 
     Args:
         limit: requests and WebSockets at one time; `SPARE` connections more are kept.
         tell: gets the name of the refusal when a connection is ended here.
-        direct: binary messages go the short way.
+        way: of binary messages, see `ServeSettings.websocket`.
     """
     made = type("Http", (Http,), {"limit": limit + SPARE, "tell": staticmethod(tell)})
-    return made, ShortWebSocket if direct else WebSocket
+    return made, _WAYS[way]
 
 
 def sweep(connections: Iterable[Any], now: float, tell: Callable[[str], object]) -> None:

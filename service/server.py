@@ -103,7 +103,7 @@ class Server(uvicorn.Server):
 def _configuration(
     app: Any, settings: ServeSettings, tell: Callable[[str], object]
 ) -> uvicorn.Config:
-    http, websocket = protocols(settings.connections, tell, settings.websocket == "direct")
+    http, websocket = protocols(settings.connections, tell, settings.websocket)
     config = uvicorn.Config(
         app,
         http=http,
