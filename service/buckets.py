@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -11,7 +12,7 @@ KEYS = 4096
 
 
 class Buckets:
-    """A bucket for each key, full at first.
+    """A bucket for each key, full at first. Any thread.
 
     Args:
         rate: tokens a second. burst: what a bucket holds.
@@ -22,11 +23,15 @@ class Buckets:
         self, rate: float, burst: float, now: Callable[[], float] = time.monotonic
     ) -> None:
         self.rate, self.burst, self._now = rate, burst, now
+        self._taking = threading.Lock()
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, key: str) -> bool:
         """Take a token from ``key``'s bucket; False if it is empty."""
-        now = self._now()
+        with self._taking:
+            return self._take(key, self._now())
+
+    def _take(self, key: str, now: float) -> bool:
         held, at = self._buckets.pop(key, (self.burst, now))
         held = min(self.burst, held + (now - at) * self.rate)
         ok = held >= 1.0
@@ -37,4 +42,5 @@ class Buckets:
 
     def forget(self, key: str) -> None:
         """Its client is gone and does not come back under this name."""
-        self._buckets.pop(key, None)
+        with self._taking:
+            self._buckets.pop(key, None)

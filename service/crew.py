@@ -9,6 +9,7 @@ from wmrt.control.rate import steps_per_question, training_period
 from wmrt.core.errors import UnsupportedError
 from wmrt.runtime.group import SessionGroup
 from wmrt.runtime.world_model import WorldModel
+from wmrt.service.doorbell import POSSIBLE
 from wmrt.service.placement import place, placeable
 from wmrt.service.seats import Gather, ModelSeat, Seat
 from wmrt.service.settings import ServeSettings
@@ -26,7 +27,7 @@ class Crew:
 
     Attributes:
         seats: one per robot. workers: of each seat. threads: these, and the one that steps.
-        period: of their control loops, seconds. timed: see `Desk`.
+        period: of their control loops, seconds. timed, owned: see `Desk`.
         described: for people: how it steps and where.
 
     Raises:
@@ -52,6 +53,7 @@ class Crew:
         in_turn = gather is None and len(self.seats) > 1
         self.timed = settings.deadline_by == "timer" and not in_turn
         self.threads = (stepper, *self.workers)
+        self.owned, ways = _reading(settings, self.timed)
         self.described: dict[str, Any] = {
             "robots": len(self.seats),
             "deadline_by": {
@@ -59,6 +61,7 @@ class Crew:
                 "resolved": "timer" if self.timed else "thread",
                 **({"reason": _IN_TURN} if in_turn else {}),
             },
+            "websocket": ways,
             "shared_read_of_weights": gather is not None,
             "inference_thread": {
                 "requested": {"cpu": settings.cpu, "priority": settings.priority},
@@ -73,6 +76,22 @@ class Crew:
         if self._gather is not None:
             self._gather.close()
             self._stepper.close()
+
+
+def _reading(settings: ServeSettings, timed: bool) -> tuple[bool, dict[str, Any]]:
+    """Whether policies' threads read sockets, and how that came about."""
+    wanted = settings.websocket
+    told: dict[str, Any] = {"requested": wanted, "resolved": wanted}
+    reason = None
+    if wanted == "owned" and not timed:
+        reason = "no step is decided in a policy's own thread (deadline_by)"
+    elif wanted == "owned" and settings.tls_cert is not None:
+        reason = "the event loop decrypts TLS"
+    elif wanted == "owned" and not POSSIBLE:
+        reason = "this system has no epoll or no eventfd"
+    if reason is not None:
+        told.update(resolved="direct", reason=reason)
+    return told["resolved"] == "owned", told
 
 
 def _period(seat: Seat, settings: ServeSettings) -> float:

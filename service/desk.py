@@ -20,6 +20,7 @@ from wmrt.core.wire import Acted, Observed
 from wmrt.runtime.snapshot import Snapshot
 from wmrt.safety import Breakers, State
 from wmrt.safety.envelope import Envelope
+from wmrt.service.doorbell import Doorbell
 from wmrt.service.placement import alarm_priority, place
 from wmrt.service.refusals import Refusal
 from wmrt.service.seats import Seat
@@ -80,11 +81,12 @@ class Desk:
             share one.
         reply: gets every answer.
         timed: steps are decided in the policy's thread, see `TimedController`; else in the worker.
+        owned: that thread waits for observations at its robot's socket.
         options: further ones of `Controller`, such as a recorder.
 
     Attributes:
         policy: what the controller asks: the seat, under observation.
-        epoch: observations of another one are discarded.
+        epoch: observations of another one are discarded. bell: where an ``owned`` thread waits.
 
     One thing is under way at a time: a step until it is decided, or calls. Whoever ends one looks
     what waits, so nobody waits for a turn.
@@ -99,6 +101,7 @@ class Desk:
         worker: Worker,
         reply: Reply,
         timed: bool = False,
+        owned: bool = False,
         options: dict[str, Any] | None = None,
     ) -> None:
         self.robot, self.seat, self.epoch = robot, seat, 0
@@ -106,6 +109,7 @@ class Desk:
         self._simulated = settings.clock == "step"
         self.breakers = Breakers(default_limits(seat.schema, seat.actions, period), robot=robot)
         self.policy = Watched(seat)
+        self.bell = Doorbell() if timed and owned else None
         given: dict[str, Any] = {
             "breakers": self.breakers,
             "clock": StepClock(period) if self._simulated else None,
@@ -114,7 +118,8 @@ class Desk:
             **(options or {}),
         }
         if timed:
-            given["prepare"] = _urgent(settings)
+            given["prepare"] = partial(place, None, alarm_priority(settings.priority))
+            given["bell"] = self.bell
         kind = TimedController if timed else Controller
         self.controller: Controller = kind(self.policy, period, settings.deadline, **given)
         self._mail = threading.Lock()
@@ -292,8 +297,3 @@ class Desk:
         """No action leaves this desk any more; in its thread."""
         self.controller.close()
         self.seat.reset()
-
-
-def _urgent(settings: ServeSettings) -> Callable[[], object]:
-    """Where the alarm runs: on any processor, before the policy, which may keep its own busy."""
-    return partial(place, None, alarm_priority(settings.priority))

@@ -59,6 +59,16 @@ def framed(data: bytes) -> bytes:
     return _LONG.pack(_WHOLE_BINARY, 127, size) + data
 
 
+def binary(data: bytes, at: int) -> bool:
+    """Whether the frame at ``at`` is a whole binary message of a client's."""
+    return data[at] == _WHOLE_BINARY and data[at + 1] & 0x80 != 0
+
+
+def unmasked(data: bytes, begin: int, end: int) -> bytes:
+    """The payload of a client's frame, see `bounds`."""
+    return bytes(apply_mask(data[begin:end], data[begin - 4 : begin]))
+
+
 class DirectWebSocket(WebSocketsSansIOProtocol):
     """The protocol of one connection.
 
@@ -77,6 +87,7 @@ class DirectWebSocket(WebSocketsSansIOProtocol):
         self._rest = b""  # of a frame that is not whole
         self._known = True  # where frames begin
         self._parts = self._held = False  # within a message in fragments; the next one has to wait
+        self._quick = False  # the last message went the short way
         self._writing = threading.Lock()
         self._file: int | None = None  # of a socket that may be written to directly
         self._owed = b""  # of what was written directly and did not fit
@@ -87,7 +98,11 @@ class DirectWebSocket(WebSocketsSansIOProtocol):
         if type(transport).__module__ == "asyncio.selector_events":
             if transport.get_extra_info("sslcontext") is None:
                 self._file = transport.get_extra_info("socket").fileno()
-        self.transport = _Guarded(self.transport, self)  # type: ignore[assignment]
+        self.transport = self.guard(self.transport)  # type: ignore[assignment]
+
+    def guard(self, transport: Transport) -> Guarded:
+        """What everybody uses instead of ``transport``."""
+        return Guarded(transport, self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         with self._writing:
@@ -122,20 +137,20 @@ class DirectWebSocket(WebSocketsSansIOProtocol):
     def _frame(self, data: bytes, at: int, begin: int, end: int) -> None:
         first = data[at]
         if (
-            first == _WHOLE_BINARY
-            and data[at + 1] & 0x80
+            binary(data, at)
             and self.take is not None
             and not self._parts
             and self.queue.empty()  # nothing overtakes a text
             and not self.close_sent
             and self.conn.state is State.OPEN
         ):
-            wait = self.take(bytes(apply_mask(data[begin:end], data[begin - 4 : begin])))
+            self._quick = True
+            wait = self.take(unmasked(data, begin, end))
             if wait:
                 self._hold(wait)
             return
         if not first & 0x08:  # not a control frame, which may come between fragments
-            self._parts = not first & 0x80
+            self._parts, self._quick = not first & 0x80, False
         super().data_received(data[at:end])
 
     def _hold(self, seconds: float) -> None:
@@ -187,7 +202,7 @@ class DirectWebSocket(WebSocketsSansIOProtocol):
         return owed
 
 
-class _Guarded:
+class Guarded:
     """A transport whose writes do not get between those of other threads."""
 
     def __init__(self, transport: Transport, protocol: DirectWebSocket) -> None:

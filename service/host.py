@@ -86,7 +86,7 @@ class Host:
 
     async def start(self) -> None:
         """Step every seat a few times; ready afterwards."""
-        self._loop = self.outbox.loop = asyncio.get_running_loop()
+        self.outbox.runs_in(asyncio.get_running_loop())
         self._tasks.append(asyncio.create_task(self.pulse.run()))
         with self.telemetry.span("warm_up", robots=len(self.crew.seats)):
             await asyncio.to_thread(warm_up, self.crew.seats)
@@ -112,7 +112,7 @@ class Host:
 
     def oldest_job(self) -> Job | None:
         """The observation that has waited longest for its answer."""
-        return min(self.outbox.jobs, key=lambda job: job.arrived_ns, default=None)
+        return min(list(self.outbox.jobs), key=lambda job: job.arrived_ns, default=None)
 
     def require_serving(self) -> None:
         """Raise `Refusal` while warming up or stopping."""
@@ -175,21 +175,48 @@ class Host:
         try:
             self.require_serving()
             place = self.registry.place(seen.robot)
-            captured = place.session.admit(seen, time.monotonic_ns())
+            with place.entering:
+                self._post(place, seen, done, send)
         except Refusal as refusal:
             refusal.sequence, refusal.robot = seen.sequence, seen.robot
             if place is not None:
                 place.meter.outcomes[refusal.name] += 1
             self.refuse(refusal)
             raise
+
+    def take(
+        self,
+        seen: Observed,
+        allowed: Callable[[], bool],
+        done: Done,
+        send: Callable[[Acted], bool] | None,
+    ) -> bool:
+        """`submit` in another thread than the event loop's. False, and nothing has changed, if it
+        would be refused: saying so, and counting it, is the event loop's.
+
+        Args:
+            allowed: whether one more may come now.
+        """
+        place = self.registry.places.get(seen.robot)
+        if place is None or self.draining or not self.warm:
+            return False
+        with place.entering:
+            if place.leaving or not place.session.fits(seen) or not allowed():
+                return False
+            self._post(place, seen, done, send)
+        return True
+
+    def _post(
+        self, place: Place, seen: Observed, done: Done, send: Callable[[Acted], bool] | None
+    ) -> None:
+        captured = place.session.admit(seen, time.monotonic_ns())
         job = Job(seen, captured, time.perf_counter_ns(), done, send)
         self.outbox.add(job)
         replaced = place.desk.post(job)
         if replaced is not None:
-            self.outbox.finish(
-                replaced,
-                Refusal("superseded", "a newer observation came", replaced.observed.sequence),
-            )
+            why = "a newer observation came"
+            refusal = Refusal("superseded", why, replaced.observed.sequence)
+            self.outbox.replaced(replaced, refusal)
 
     async def act(self, seen: Observed) -> Acted:
         """`submit`, and wait for the answer."""
@@ -216,8 +243,9 @@ class Host:
         place = self.registry.place(robot)
         place.session.require(session)
         place.desk.require_measured(measured)  # an epoch that has begun cannot be refused any more
-        place.session.epoch += 1
-        place.desk.epoch = place.session.epoch
+        with place.entering:
+            place.session.epoch += 1
+            place.desk.epoch = place.session.epoch
         return place
 
     async def restart(self, place: Place, measured: Sequence[float] | None) -> Opened:

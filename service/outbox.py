@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -31,6 +32,11 @@ class Outbox:
     """
 
     loop: asyncio.AbstractEventLoop
+    _thread: int
+
+    def runs_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The event loop is ``loop``, and this is its thread."""
+        self.loop, self._thread = loop, threading.get_ident()
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
@@ -38,15 +44,17 @@ class Outbox:
         self.refused: list[Callable[[Refusal], object]] = []
         self.places: dict[str, Place] = {}
         self.jobs: set[Job] = set()
+        self._counting = threading.Lock()
         self.idle = asyncio.Event()
         self.idle.set()
         self.sent: Counter[str] = Counter()
         self._told: deque[tuple[Job, Acted, int]] = deque()
 
     def add(self, job: Job) -> None:
-        """It is in work."""
-        self.jobs.add(job)
-        self.idle.clear()
+        """It is in work. Any thread."""
+        with self._counting:
+            self.jobs.add(job)
+            self.idle.clear()
 
     def refuse(self, refusal: Refusal) -> None:
         """See `Host.refuse`."""
@@ -88,6 +96,13 @@ class Outbox:
         self._over(job, answer)
         job.done(answer)
 
+    def replaced(self, job: Job, refusal: Refusal) -> None:
+        """A newer observation has taken its place. Any thread."""
+        if threading.get_ident() == self._thread:
+            self.finish(job, refusal)
+        else:
+            self.loop.call_soon_threadsafe(self.finish, job, refusal)
+
     def _acted(self, job: Job, answer: Acted, answered_ns: int) -> None:
         place = self.places.get(job.observed.robot)
         meter = None
@@ -100,9 +115,10 @@ class Outbox:
 
     def _over(self, job: Job, answer: Acted | Refusal) -> None:
         """Nothing of it is in work any more."""
-        self.jobs.discard(job)
-        if not self.jobs:
-            self.idle.set()
+        with self._counting:  # `idle` tells of all of them, whoever adds one now
+            self.jobs.discard(job)
+            if not self.jobs:
+                self.idle.set()
         place = self.places.get(job.observed.robot)
         if place is not None:
             kind = answer.name if isinstance(answer, Refusal) else "answered"

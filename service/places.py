@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -30,6 +31,8 @@ class Place:
     Attributes:
         lease: under which the robot is this process's, where other processes may want it.
         leaving: nothing more is taken in; it goes to another process, or has gone.
+        entering: held while an observation is taken in, by whichever thread, and by whoever changes
+            what that goes by: the session, its epoch, or ``leaving``.
         kept: what of it is on disk. keeping: one snapshot at a time.
         seen: the last observation that was answered. stop_pressed: the emergency stop, by way of
             this service.
@@ -41,6 +44,7 @@ class Place:
     meter: RobotMeter
     lease: Lease | None = None
     leaving: bool = False
+    entering: threading.Lock = field(default_factory=threading.Lock)
     kept: object = None
     keeping: asyncio.Lock = field(default_factory=asyncio.Lock)
     seen: Seen | None = None

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP and WebSocket, with an end to what a peer can keep open or pile up.
+"""uvicorn's HTTP, with an end to what a peer can keep open or pile up.
 
 uvicorn counts requests. A connection that sends none, half a header line now and then, or that
 reads no answer was kept for ever: nothing bounded how many, nor what was written to them.
@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import httptools
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import Frame
 
-from wmrt.service.direct import DirectWebSocket
 from wmrt.service.logs import CONNECTIONS
+from wmrt.service.peer import Peer
+from wmrt.service.peer_websocket import WAYS, WebSocket
 
 #: Seconds for a request's head, from the connection or the first byte after the last answer.
 HEAD = 10.0
@@ -30,13 +29,8 @@ PIECE = 16384
 SMALL_PIECE = 2048
 #: Bytes of a head, or of what stands between the parts of a body.
 HEAD_BYTES = 16384
-#: Seconds for which a peer may read nothing of an answer, or keep a closed connection from ending.
-STALL = 10.0
 #: TCP connections beyond the limit of requests and WebSockets: probes, and clients that are told.
 SPARE = 64
-#: Frames of one message. A message of empty ones never reaches its limit of bytes.
-FRAGMENTS = 1024
-
 _INVALID = "Invalid HTTP request received."  # as uvicorn says it
 _FULL = (
     b'{"kind":"refused","version":1,"error":{"name":"too_many_connections",'
@@ -44,24 +38,6 @@ _FULL = (
 )
 _REFUSED = b"HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\n"
 _REFUSED += b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(_FULL), _FULL)
-
-
-class Peer:
-    """What `sweep` looks at. ``stuck``: since when what was written is not read."""
-
-    stuck: float | None = None
-    ending: float | None = None
-    loop: Any
-    transport: Any
-
-    def waits(self, now: float) -> str | None:
-        """The name of the refusal that ends the connection now, if one does."""
-        if self.transport.is_closing():
-            self.ending = now if self.ending is None else self.ending
-        for since in (self.stuck, self.ending):
-            if since is not None and now - since > STALL:
-                return "too_slow"
-        return None
 
 
 class Http(Peer, asyncio.Protocol):
@@ -224,70 +200,16 @@ class FastHttp(Http, HttpToolsProtocol):
             self.data_received(b"")
 
 
-class WebSocket(Peer, WebSocketsSansIOProtocol):
-    """A WebSocket."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.logger = self.conn.logger = logging.getLogger(CONNECTIONS)
-
-    async def send(self, message: Any) -> None:
-        await super().send(message)
-        if self.close_sent:  # by an answer of HTTP too, which uvicorn takes for none: an error
-            self.handshake_complete = True
-
-    def pause_writing(self) -> None:
-        self.stuck = self.loop.time()
-        super().pause_writing()
-
-    def resume_writing(self) -> None:
-        self.stuck = None
-        super().resume_writing()
-
-    def handle_ping(self) -> None:
-        # A peer that asks and does not read would have its pongs pile up here.
-        if self.writable.is_set():
-            super().handle_ping()
-        else:
-            self.conn.data_to_send()
-
-    def handle_cont(self, event: Frame) -> None:
-        if len(self.frames) >= FRAGMENTS and not event.fin:
-            self.conn.fail(1009, f"a message of more than {FRAGMENTS} frames")
-            self.handle_parser_exception()
-            return
-        super().handle_cont(event)
-
-    def keepalive_timeout(self) -> None:
-        super().keepalive_timeout()
-        # What is left to write would keep it open, and the robot held, until somebody reads it.
-        if self.transport.get_write_buffer_size():
-            self.transport.abort()
-
-
-class ShortWebSocket(WebSocket, DirectWebSocket):
-    """A WebSocket whose binary messages go the short way."""
-
-
 def protocols(
-    limit: int, tell: Callable[[str], object], direct: bool, fast: bool
+    limit: int, tell: Callable[[str], object], way: str, fast: bool
 ) -> tuple[type[Http], type[WebSocket]]:
     """The classes of a service.
 
     Args:
         limit: requests and WebSockets at one time; `SPARE` connections more are kept.
         tell: gets the name of the refusal when a connection is ended here.
-        direct: binary messages go the short way. fast: requests are parsed in C.
+        way: of binary messages, see `ServeSettings.websocket`. fast: requests are parsed in C.
     """
     kind: type[Http] = FastHttp if fast else H11Http
     made = type("Http", (kind,), {"limit": limit + SPARE, "tell": staticmethod(tell)})
-    return made, ShortWebSocket if direct else WebSocket
-
-
-def sweep(connections: Iterable[Any], now: float, tell: Callable[[str], object]) -> None:
-    """End the connections that wait for too long. ``now``: of the event loop."""
-    for one in list(connections):
-        name = one.waits(now)
-        if name is not None:
-            tell(name)
-            one.transport.abort()
+    return made, WAYS[way]

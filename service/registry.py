@@ -157,7 +157,8 @@ class Registry:
             raise Refusal("held", f"another client holds robot {old.robot}")
         place.desk.require_measured(measured)  # whose session it was can still go on with it
         new = Session(old.robot, time.monotonic(), old.epoch + 1)
-        place.session, place.desk.epoch = new, new.epoch
+        with place.entering:
+            place.session, place.desk.epoch = new, new.epoch
         if held:
             self._audit.note("taken_over", robot=old.robot)
             said = f"another client has taken robot {old.robot} over"
@@ -193,7 +194,7 @@ class Registry:
             reply = self.handover.guarded(lease, reply, partial(self._lost, lease))
         desk = Desk(
             *(robot, self._crew.seats[seat], self._settings, self._crew.period),
-            *(self._crew.workers[seat], reply, self._crew.timed),
+            *(self._crew.workers[seat], reply, self._crew.timed, self._crew.owned),
             options=self._options,
         )
         new = Session(robot, time.monotonic(), 0 if kept is None else kept.epoch + 1)
@@ -260,7 +261,8 @@ class Registry:
 
     async def put_away(self, place: Place, why: Refusal) -> None:
         """Take nothing more in for a robot, keep its memory, and tell its client."""
-        place.leaving = True
+        with place.entering:
+            place.leaving = True
         await self.keep(place)
         if self.handover is not None and place.lease is not None:
             await asyncio.to_thread(self.handover.leases.release, place.lease)
@@ -286,7 +288,8 @@ class Registry:
         place = self.places.get(lease.robot)
         if place is None or place.lease != lease or place.leaving:
             return
-        place.leaving = True
+        with place.entering:
+            place.leaving = True
         self._audit.note("lost_robot", robot=lease.robot, token=lease.token)
         task = self._loop.create_task(self.leave(place))
         self._tasks.add(task)

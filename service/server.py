@@ -24,7 +24,8 @@ from wmrt.service.crew import Crew
 from wmrt.service.host import Host
 from wmrt.service.logs import redactor
 from wmrt.service.notify import Herald, Notifier
-from wmrt.service.protocols import protocols, sweep
+from wmrt.service.peer import sweep
+from wmrt.service.protocols import protocols
 from wmrt.service.refusals import Refusal
 from wmrt.service.settings import ServeSettings
 from wmrt.service.telemetry import Telemetry
@@ -103,8 +104,8 @@ class Server(uvicorn.Server):
 def _configuration(
     app: Any, settings: ServeSettings, tell: Callable[[str], object]
 ) -> uvicorn.Config:
-    direct, fast = settings.websocket == "direct", settings.http == "httptools"
-    http, websocket = protocols(settings.connections, tell, direct, fast)
+    fast = settings.http == "httptools"
+    http, websocket = protocols(settings.connections, tell, settings.websocket, fast)
     config = uvicorn.Config(
         app,
         http=http,

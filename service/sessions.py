@@ -36,7 +36,8 @@ class Holder(Protocol):
 
 
 class Session:
-    """Whose a robot is, and where its stream of observations stands. Lives in the event loop.
+    """Whose a robot is, and where its stream of observations stands. Lives in the event loop, but
+    for `fits` and `admit`: any thread, see `Place.entering`.
 
     Attributes:
         id: 64 random bits; whoever knows it is the client that opened the session.
@@ -80,6 +81,15 @@ class Session:
         """Raise `Refusal` unless ``session`` is this one."""
         if session != self.id:
             raise unknown(self.robot)
+
+    def fits(self, seen: Observed) -> bool:
+        """Whether `admit` would take an observation in; changes nothing."""
+        try:
+            self.require(seen.session)
+            self._check(seen)
+        except Refusal:
+            return False
+        return True
 
     def admit(self, seen: Observed, now_ns: int) -> int | None:
         """Take an observation in: its capture time on this machine's clock.

@@ -52,8 +52,10 @@ class ServeSettings(BaseSettings):
         ping: seconds between two questions whether a client is still there; it has as long again.
         cpu: processor of the inference thread, -1 for any; default the last one there is.
             priority: its SCHED_FIFO priority, 0 for none. Either is had, or an error says why not.
-        websocket: ``direct`` takes binary messages in the event loop's own callback; ``asgi``, what
-            it is compared with, takes each through a queue and a task.
+        websocket: ``owned`` has the policy's thread read its robot's socket while it has nothing to
+            do; ``direct`` takes binary messages in the event loop's own callback; ``asgi`` takes
+            each through a queue and a task. Each is what the one before it is compared with, and
+            what it falls to where it cannot be: `/v1/info` says so.
         http: ``httptools`` parses requests in C; ``h11``, what it is compared with, in Python.
         deadline_by: ``timer`` decides a step in the policy's thread, or in that of an alarm;
             ``thread``, what it is compared with, in a third one that waits for both. Models that
@@ -103,7 +105,7 @@ class ServeSettings(BaseSettings):
     cpu: int | None = Field(None, ge=-1)
     priority: int = Field(0, ge=0, le=99)
     deadline_by: Literal["timer", "thread"] = "timer"
-    websocket: Literal["direct", "asgi"] = "direct"
+    websocket: Literal["owned", "direct", "asgi"] = "owned"
     http: Literal["httptools", "h11"] = "httptools"
     drain: float = Field(5.0, ge=0, allow_inf_nan=False)
     audit: Path | None = None

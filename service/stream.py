@@ -9,26 +9,26 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from structlog.contextvars import bind_contextvars
 
-from wmrt.core.wire import Acted, WireError, acted_json, pack_acted, read_text, refused_json
+from wmrt.core.wire import WireError, read_text
 from wmrt.service.buckets import Buckets
 from wmrt.service.direct import EXTENSION, DirectWebSocket
 from wmrt.service.host import Host
 from wmrt.service.messages import (
     OpenMessage,
     Reader,
-    dumps,
     opened_json,
     read_json,
     read_observation,
     read_session,
     schema_json,
 )
+from wmrt.service.outgoing import Outgoing
+from wmrt.service.owned import OwnedWebSocket
 from wmrt.service.places import Place
 from wmrt.service.refusals import Refusal
 from wmrt.service.routing import require_routed, routed_by
@@ -40,10 +40,6 @@ if TYPE_CHECKING:
 
 #: Seconds from the connection to its first message.
 OPENING = 5.0
-#: Refusals and other texts that wait for a slow client; the oldest goes first.
-TEXTS = 64
-#: Close codes of applications begin here; the status of the refusal is added.
-CODES = 4000
 
 
 class Stream:
@@ -72,9 +68,6 @@ class Stream:
 class Link:
     """One connection.
 
-    Answers wait in a place for one: a client that reads slowly gets the newest. Texts wait in a
-    line of `TEXTS`.
-
     Args:
         direct: the short way for binary messages, where the server has one.
 
@@ -92,25 +85,20 @@ class Link:
         direct: DirectWebSocket | None = None,
     ) -> None:
         self._host, self._reader, self._allowed = host, reader, allowed
-        self._receive, self._send, self._direct = receive, send, direct
+        self._receive, self._direct = receive, direct
+        self._out = Outgoing(host, send, direct)
         self._session: Session | None = None
         self.routed: str | None = None
-        self._answer: bytes | str | None = None
-        self._texts: deque[str] = deque(maxlen=TEXTS)
-        self._wake = asyncio.Event()
-        self._sending = self._owed = False  # a task sends; an answer is on its way to it
-        self._closing: tuple[int, str] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Until one of the two sides ends it."""
         released = False
-        writer = asyncio.create_task(self._write())
+        writer = asyncio.create_task(self._out.write())
         try:
             await self._open()
-            if self._direct is not None:
-                self._direct.take = self._take_now
-            while self._closing is None:
+            self._take_short_way()
+            while self._out.closing is None:
                 message = await self._receive()
                 if message["type"] != "websocket.receive":
                     released = message.get("code") == 1000
@@ -119,11 +107,10 @@ class Link:
         except Refusal as refusal:
             self.expel(refusal)
         finally:
-            if self._direct is not None:
-                self._direct.take = None
+            self._leave_short_way()
             if self._session is not None:
                 self._session.leave(self, time.monotonic(), released)
-            if self._closing is not None:  # what is to be said is said before it closes
+            if self._out.closing is not None:  # what is to be said is said before it closes
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(asyncio.shield(writer), OPENING)
             for task in (writer, *self._tasks):
@@ -132,11 +119,24 @@ class Link:
 
     def expel(self, refusal: Refusal) -> None:
         """Tell the client why, and close."""
-        self._refuse(refusal)
-        self._closing = (CODES + refusal.status, refusal.name)
+        self._leave_short_way()  # what comes now ends the connection
+        self._out.close(refusal)
+
+    def _take_short_way(self) -> None:
+        direct, session = self._direct, self._session
+        if direct is None or session is None:
+            return
+        direct.take = self._take_now
+        place = self._host.registry.places.get(session.robot)
+        bell = None if place is None else place.desk.bell
+        if bell is not None and isinstance(direct, OwnedWebSocket):
+            direct.share(self._fits, bell)
+
+    def _leave_short_way(self) -> None:
         if self._direct is not None:
-            self._direct.take = None  # what comes now ends the connection
-        self._wake.set()
+            self._direct.take = None
+        if isinstance(self._direct, OwnedWebSocket):
+            self._direct.unshare()
 
     async def _open(self) -> None:
         """The first message has to open a session. `Refusal` if it does not."""
@@ -155,7 +155,7 @@ class Link:
         )
         self._session = opened.session
         bind_contextvars(robot=wanted.robot, session=opened.session.digest)  # of this connection
-        self._text({**opened_json(self._host, opened), **schema_json(self._host)})
+        self._out.text({**opened_json(self._host, opened), **schema_json(self._host)})
 
     def _json(self, text: str | None) -> dict[str, Any]:
         if text is None:
@@ -175,7 +175,7 @@ class Link:
             try:
                 self._take_text(message.get("text"))
             except Refusal as refusal:
-                self._refuse(refusal)
+                self._out.refuse(refusal)
         else:
             wait = self._too_fast()
         if wait:
@@ -188,13 +188,23 @@ class Link:
         try:
             seen = self._reader.binary(data)
             self._own(seen.robot, seen.sequence)
-            self._host.submit(seen, self._done_binary, self._send_now)
+            self._host.submit(seen, self._out.done_binary, self._out.send_now)
         except Refusal as refusal:
-            self._refuse(refusal)
+            self._out.refuse(refusal)
         return 0.0
 
+    def _fits(self, data: bytes) -> bool:
+        """In the policy's thread: take a binary message that nothing is wrong with; else False, and
+        it is for `_take_now` to say what."""
+        try:
+            seen = self._reader.binary(data)
+            self._own(seen.robot, seen.sequence)
+        except Refusal:
+            return False
+        return self._host.take(seen, self._allowed, self._out.done_binary, self._out.send_now)
+
     def _too_fast(self) -> float:
-        self._refuse(too_fast(self._host.settings.rate))
+        self._out.refuse(too_fast(self._host.settings.rate))
         return 1.0 / self._host.settings.rate
 
     def _take_text(self, text: str | None) -> None:
@@ -203,7 +213,7 @@ class Link:
         if kind == "observation":
             seen = read_observation(data)
             self._own(seen.robot, seen.sequence)
-            self._host.submit(seen, self._done_text)
+            self._host.submit(seen, self._out.done_text)
         elif kind == "reset":
             wanted: OpenMessage = read_json(OpenMessage, data)
             self._own(wanted.robot, None)
@@ -228,63 +238,6 @@ class Link:
         try:
             opened = await self._host.restart(place, wanted.measured)
         except Refusal as refusal:
-            self._refuse(refusal)
+            self._out.refuse(refusal)
         else:
-            self._text(opened_json(self._host, opened))
-
-    # Answers
-
-    def _done_binary(self, answer: Acted | Refusal) -> None:
-        if isinstance(answer, Refusal):
-            self._refuse(answer)
-            return
-        self._owed = False
-        self._answer = pack_acted(answer)
-        self._wake.set()
-
-    def _send_now(self, answer: Acted) -> bool:
-        """In the thread that decided it. False if it has to come after something else."""
-        direct = self._direct
-        if direct is None:
-            return False
-        waits = self._owed or self._sending or self._texts or self._answer is not None
-        self._owed = bool(waits) or not direct.send_now(pack_acted(answer))
-        return not self._owed
-
-    def _done_text(self, answer: Acted | Refusal) -> None:
-        if isinstance(answer, Refusal):
-            self._refuse(answer)
-        else:
-            self._answer = dumps(acted_json(answer))
-            self._wake.set()
-
-    def _refuse(self, refusal: Refusal) -> None:
-        self._host.refuse(refusal)
-        self._text(refused_json(refusal.refused))
-
-    def _text(self, data: dict[str, Any]) -> None:
-        self._texts.append(dumps(data))
-        self._wake.set()
-
-    async def _write(self) -> None:
-        """Send what there is, until it is closed or the client is gone."""
-        send = self._send
-        try:
-            while True:
-                self._sending = False
-                await self._wake.wait()
-                self._wake.clear()
-                self._sending = True
-                while self._texts:
-                    await send({"type": "websocket.send", "text": self._texts.popleft()})
-                answer, self._answer = self._answer, None
-                if isinstance(answer, bytes):
-                    await send({"type": "websocket.send", "bytes": answer})
-                elif answer is not None:
-                    await send({"type": "websocket.send", "text": answer})
-                if self._closing is not None and not self._texts:
-                    code, name = self._closing
-                    await send({"type": "websocket.close", "code": code, "reason": name})
-                    return
-        except OSError:  # the client is gone, which the other side of this connection finds too
-            return
+            self._out.text(opened_json(self._host, opened))

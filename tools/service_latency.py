@@ -250,7 +250,8 @@ def started(
     if control:
         thread, asgi = {"WMRT_SERVE_DEADLINE_BY": "thread"}, {"WMRT_SERVE_WEBSOCKET": "asgi"}
         compared = {
-            "Unix, a thread waits": serve(f"{folder}/t", **thread),
+            "Unix, the event loop reads": serve(f"{folder}/d", WMRT_SERVE_WEBSOCKET="direct"),
+            "Unix, and a thread waits": serve(f"{folder}/t", **thread),
             "Unix, queue and tasks": serve(f"{folder}/q", **asgi),
             "Unix, both": serve(f"{folder}/b", **thread, **asgi),
         }

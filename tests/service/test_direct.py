@@ -22,12 +22,12 @@ from tests.service.doubles import Running, service, until
 from tests.service.raw import Raw, state
 from wmrt.core.wire import Acted
 from wmrt.service.direct import EXTENSION, DirectWebSocket, bounds, framed
-from wmrt.service.stream import Link
+from wmrt.service.outgoing import Outgoing
 
 BINARY, TEXT, CONT, PING = 2, 1, 0, 9
 
 
-@pytest.fixture(params=["direct", "asgi"])
+@pytest.fixture(params=["owned", "direct", "asgi"])
 def running(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Running]:
     """Every test is run with the long way too: what it says is what the short one has to do."""
     with service(tmp_path, websocket=request.param, max_body=1 << 20) as one:
@@ -182,9 +182,9 @@ def test_what_comes_before_a_client_is_let_in_goes_the_long_way() -> None:
 
 def test_answers_do_take_the_short_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long: list[Any] = []
-    write = Link._write
+    write = Outgoing.write
 
-    async def told(self: Link) -> None:
+    async def told(self: Outgoing) -> None:
         send = self._send
 
         async def sending(message: Any) -> None:
@@ -194,8 +194,8 @@ def test_answers_do_take_the_short_way(tmp_path: Path, monkeypatch: pytest.Monke
         self._send = sending
         await write(self)
 
-    monkeypatch.setattr(Link, "_write", told)
-    for kind, expected in (("direct", 1), ("asgi", 11)):
+    monkeypatch.setattr(Outgoing, "write", told)
+    for kind, expected in (("owned", 1), ("direct", 1), ("asgi", 11)):
         long.clear()
         with service(tmp_path, websocket=kind) as running:
             raw = running.raw()

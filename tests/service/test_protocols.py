@@ -21,7 +21,8 @@ from tests.service.raw import state
 from tests.service.test_server import http_status
 from tools.wire import CONT, PING, TEXT, frame, frames_of, handshake, heard, request
 from wmrt.service import protocols
-from wmrt.service.protocols import FRAGMENTS, PIECE, SMALL_PIECE
+from wmrt.service.peer_websocket import FRAGMENTS
+from wmrt.service.protocols import PIECE, SMALL_PIECE
 from wmrt.service.security import Gate
 
 

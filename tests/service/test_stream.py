@@ -22,6 +22,12 @@ from wmrt.core.errors import ServiceError
 from wmrt.core.wire import MSGPACK, VERSION, Acted, pack_observed
 
 
+@pytest.fixture(autouse=True, params=["owned", "direct", "asgi"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever takes binary messages: what is said here holds."""
+    monkeypatch.setenv("WMRT_SERVE_WEBSOCKET", request.param)
+
+
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
     with service(tmp_path) as one:

@@ -17,11 +17,13 @@ from wmrt.control.predict import PredictPolicy
 from wmrt.control.protocol import Outcome, Policy, Recorder, StepInputs
 from wmrt.control.standard import standard_channels
 from wmrt.control.timed import TimedController
+from wmrt.control.worker import Bell
 
 if TYPE_CHECKING:
     from wmrt.control.gym_wrapper import ControlledEnv
 
 __all__ = [
+    "Bell",
     "Calibration",
     "Channel",
     "ControlledEnv",

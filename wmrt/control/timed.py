@@ -22,6 +22,7 @@ from wmrt.control.controller import Controller
 from wmrt.control.protocol import Outcome
 from wmrt.control.turn import Turn
 from wmrt.control.watchdog import Timed
+from wmrt.control.worker import Bell
 from wmrt.core.errors import STOPPING, SafetyError
 from wmrt.safety import Decision
 
@@ -53,12 +54,17 @@ class TimedController(Controller):
     Args:
         prepare: called in the alarm's thread when that starts, for its priority and processor: it
             has to run while the policy keeps one busy.
+        bell: where the policy's thread waits for questions; it may bring them itself.
         others: as of `Controller`. Without a watchdog the policy has its thread all the same, and a
             result that is late is found so when it comes.
     """
 
     def __init__(
-        self, *arguments: Any, prepare: Callable[[], object] = lambda: None, **others: Any
+        self,
+        *arguments: Any,
+        prepare: Callable[[], object] = lambda: None,
+        bell: Bell | None = None,
+        **others: Any,
     ) -> None:
         self._watched = False
         super().__init__(*arguments, **others)
@@ -68,6 +74,8 @@ class TimedController(Controller):
         timed = self._consultant.inner
         assert isinstance(timed, Timed)  # `_kind` says so
         self._timed = timed
+        if bell is not None:
+            timed.wait_at(bell)
         if self._watched:
             timed.alarm = Alarm(_weakly(self), timed._deadline_ns, self._timer, prepare)
 

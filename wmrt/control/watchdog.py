@@ -11,7 +11,7 @@ from wmrt.control.alarm import Alarm
 from wmrt.control.asking import Answer
 from wmrt.control.consult import Consultant, Consulted, Late, Panel, Question, Reply
 from wmrt.control.plan import Plan
-from wmrt.control.worker import Worker
+from wmrt.control.worker import Bell, Worker
 from wmrt.core.errors import STOPPING
 from wmrt.safety import Breakers, Cause, Finding, Proposal
 
@@ -124,6 +124,10 @@ class Timed(Watchdog):
 
     def _employ(self) -> Worker[Question, Reply]:
         return Worker(self._answering.reply, "wmrt-policy", _deliver)
+
+    def wait_at(self, bell: Bell) -> None:
+        """Have the policy's thread wait there; before the first question."""
+        self._worker.bell = bell
 
     def put(
         self, state: Mapping[str, Any], started: int, settle: Callable[[Any], bool]

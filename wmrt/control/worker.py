@@ -33,6 +33,22 @@ class Finished(NamedTuple, Generic[Q, A]):
     answer: A | BaseException
 
 
+class Bell:
+    """What a worker waits at: a binary semaphore, rung or not."""
+
+    def __init__(self) -> None:
+        self._lock = _thread.allocate_lock()
+        self._lock.acquire()
+
+    def ring(self) -> None:
+        """End `wait`, now or the next time. Any thread; it waits for nothing."""
+        release(self._lock)
+
+    def wait(self) -> None:
+        """Until it is rung; may return without that. Must not raise."""
+        self._lock.acquire()
+
+
 class Worker(Generic[Q, A]):
     """Answers in a thread of its own, which starts with the first question.
 
@@ -46,6 +62,9 @@ class Worker(Generic[Q, A]):
         name: of the thread.
         deliver: (question, answer) -> whether it was taken, called in the thread; an answer that
             was not, and every one without it, waits for `take`. It must not raise.
+
+    Attributes:
+        bell: where the thread waits for questions; may be replaced before the first one.
     """
 
     def __init__(
@@ -56,13 +75,13 @@ class Worker(Generic[Q, A]):
     ) -> None:
         self._answer, self._name, self._deliver = answer, name, deliver
         self._thread: threading.Thread | None = None
+        self._ident: int | None = None  # of the thread
         self._mutex = _thread.allocate_lock()  # over the four below; never held for long
         self._slot: Q | None = None
         self._busy = self._restart = self._stopped = False
         self._finished: deque[Finished[Q, A]] = deque()
-        self._wake = _thread.allocate_lock()  # released: there is something to do
+        self.bell = Bell()
         self._told = _thread.allocate_lock()  # released: there is something to see
-        self._wake.acquire()
         self._told.acquire()
         _workers.add(self)
 
@@ -75,8 +94,8 @@ class Worker(Generic[Q, A]):
                 thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 thread.start()
                 self._thread = thread
-        if idle:
-            release(self._wake)
+        if idle and threading.get_ident() != self._ident:  # else it looks here next
+            self.bell.ring()
         return replaced
 
     def wait(self, seconds: float) -> bool:
@@ -115,7 +134,7 @@ class Worker(Generic[Q, A]):
         """End the thread; it waits for nothing."""
         with self._mutex:
             self._stopped, self._slot = True, None
-        release(self._wake)
+        self.bell.ring()
 
     def join(self, seconds: float) -> None:
         """Wait for the thread to end, for so long."""
@@ -123,8 +142,10 @@ class Worker(Generic[Q, A]):
             self._thread.join(seconds)
 
     def _run(self) -> None:
+        self._ident = threading.get_ident()
         step_back()
-        while self._wake.acquire():
+        while True:
+            self.bell.wait()
             while True:
                 with self._mutex:
                     question, self._slot = self._slot, None

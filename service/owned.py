@@ -1,0 +1,223 @@
+"""A WebSocket whose socket belongs to the thread that steps its robot, while that has nothing to
+do: it reads an observation, steps, and writes the answer, and no other thread is woken for that.
+
+Event loop and policy's thread read the same socket, one at a time: a lock is held from reading to
+the end of taking in, so whoever reads next goes on where the other one has stopped. What changes is
+who is woken. An epoll of its own, which the event loop watches, holds the socket: while the
+policy's thread waits for the socket itself, nothing in it wakes the event loop but the connection's
+end. While a step runs, the event loop is woken as ever: a newer observation replaces one that
+waits, a reset discards what is in work, and a policy that hangs holds nobody up.
+
+The policy's thread takes whole binary messages that nothing is wrong with. All else is the event
+loop's, in the order in which it came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from websockets.protocol import State
+
+from wmrt.service.direct import DirectWebSocket, Guarded, binary, bounds, unmasked
+from wmrt.service.doorbell import Doorbell
+from wmrt.service.logs import log
+
+#: Bytes read at a time: by the policy's thread, which takes small messages, and by the event loop.
+_PIECE, _LOOPS_PIECE = 1 << 16, 1 << 18
+
+
+class OwnedWebSocket(DirectWebSocket):
+    """The protocol of one connection; all but `watch`, `take_in` and `unwatch` in the event loop.
+
+    Until `share` and after `unshare` it is a `DirectWebSocket`, also where the transport is none
+    whose socket can be read beside it (TLS, another event loop).
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._reading = threading.RLock()  # over all of what follows, and over what is read
+        self._gate: select.epoll | None = None  # what wakes the event loop; None: not shared
+        self._bell: Doorbell | None = None
+        self._fits: Callable[[bytes], bool] = lambda data: False
+        self._watched = False  # the policy's thread waits for the socket
+        self._wakes = False  # what the socket holds wakes the event loop
+        self._paused = self._ended = False
+
+    def guard(self, transport: asyncio.Transport) -> Guarded:
+        return _Shared(transport, self)
+
+    def share(self, fits: Callable[[bytes], bool], bell: Doorbell) -> None:
+        """Read in the thread that waits at ``bell`` as well.
+
+        Args:
+            fits: takes a binary message in that thread; False for one that it did not take, which
+                then is the event loop's.
+        """
+        file = self._file
+        if file is None or self.transport.is_closing():
+            return
+        with self._reading:
+            self._paused = self.read_paused or self._held
+            self.transport.pause_reading()  # asyncio's own
+            self._gate = select.epoll()
+            self._gate.register(file, select.EPOLLIN)
+            self._fits, self._bell, self._wakes = fits, bell, True
+            if not self._paused:
+                self.loop.add_reader(self._gate.fileno(), self._readable)
+        bell.attach(self)
+
+    def unshare(self) -> None:
+        """Leave reading to asyncio again. It is what finds the connection's end."""
+        with self._reading:
+            gate, bell, self._gate, self._bell = self._gate, self._bell, None, None
+            if gate is None or bell is None:
+                return
+            self.loop.remove_reader(gate.fileno())
+            gate.close()
+            self._fits = lambda data: False
+            if not self._paused and not self.transport.is_closing():
+                self.transport.resume_reading()
+        bell.detach(self)  # while it waits for the socket, closing that ends nothing
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.unshare()
+        super().connection_lost(exc)
+
+    def pause(self, pausing: bool) -> bool:
+        """Read nothing for now, or go on; False where asyncio reads."""
+        with self._reading:
+            if self._gate is None:
+                return False
+            if pausing is not self._paused:
+                self._paused = pausing
+                if pausing:
+                    self.loop.remove_reader(self._gate.fileno())
+                else:
+                    self.loop.add_reader(self._gate.fileno(), self._readable)
+            return True
+
+    def data_received(self, data: bytes) -> None:
+        with self._reading:
+            super().data_received(data)
+
+    def _readable(self) -> None:
+        """Read in the event loop."""
+        with self._reading:
+            if self._gate is None or self._paused:
+                return
+            if self._file is None or self.transport.is_closing():
+                self.unshare()
+                return
+            try:
+                data = os.read(self._file, _LOOPS_PIECE)
+            except BlockingIOError:  # the policy's thread was here first
+                return
+            except OSError:
+                data = b""
+            if data:
+                self.data_received(data)
+            else:
+                self.unshare()
+
+    def _go_on_reading(self) -> None:
+        """With what the policy's thread has left."""
+        with self._reading:
+            if not self.transport.is_closing() and not self._held:
+                self.data_received(b"")
+            bell = self._bell if self._free_to_take() else None
+        if bell is not None:
+            bell.ring()  # it may go on waiting for the socket
+
+    # In the policy's thread
+
+    def watch(self) -> int:
+        with self._reading:
+            if self._gate is None or self._file is None:
+                return -1
+            self._watched = self._free_to_take()
+            self._wake_loop(not self._watched)
+            return self._file if self._watched else -1
+
+    def unwatch(self) -> None:
+        with self._reading:
+            self._watched = False
+            self._wake_loop(True)
+
+    def take_in(self) -> None:
+        with self._reading:
+            try:
+                if self._watched and self._free_to_take():
+                    self._read()
+            except Exception:  # a fault of ours must not end the thread that steps the robot
+                log.exception("a message could not be taken in by its robot's thread")
+                self.loop.call_soon_threadsafe(self.transport.abort)
+            self.unwatch()
+
+    def _free_to_take(self) -> bool:
+        """Whether the next bytes begin a message, and nothing comes before it."""
+        return (
+            self._gate is not None
+            and self._file is not None
+            and self._quick
+            and self._known
+            and not self._rest
+            and not self._parts
+            and not self._held
+            and not self._paused
+            and not self._ended
+            and self.take is not None
+            and self.queue.empty()
+            and not self.close_sent
+            and self.conn.state is State.OPEN
+            and not self.transport.is_closing()
+        )
+
+    def _read(self) -> None:
+        assert self._file is not None  # `_free_to_take` says so
+        try:
+            data = os.read(self._file, _PIECE)
+        except BlockingIOError:  # the event loop was here first
+            return
+        except OSError:  # the event loop finds it too
+            data = b""
+        self._ended = not data
+        at, odd = 0, False
+        while at < len(data) and not odd:
+            found = bounds(data, at)
+            if found is None:
+                break
+            begin, end = found
+            odd = not binary(data, at) or end - begin > self.config.ws_max_size
+            if not odd:
+                if end > len(data):
+                    break
+                odd = not self._fits(unmasked(data, begin, end))
+            if not odd:
+                at = end
+        self._rest = data[at:]
+        if odd:
+            self.loop.call_soon_threadsafe(self._go_on_reading)
+
+    def _wake_loop(self, wakes: bool) -> None:
+        if self._gate is not None and self._file is not None and wakes is not self._wakes:
+            self._wakes = wakes
+            self._gate.modify(self._file, select.EPOLLIN if wakes else 0)
+
+
+class _Shared(Guarded):
+    """Pauses whoever reads."""
+
+    _protocol: OwnedWebSocket
+
+    def pause_reading(self) -> None:
+        if not self._protocol.pause(True):
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if not self._protocol.pause(False):
+            self._transport.resume_reading()

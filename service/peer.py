@@ -1,0 +1,36 @@
+"""What every connection has: an end to how long a peer may keep it open without reading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+#: Seconds for which a peer may read nothing of an answer, or keep a closed connection from ending.
+STALL = 10.0
+
+
+class Peer:
+    """What `sweep` looks at. ``stuck``: since when what was written is not read."""
+
+    stuck: float | None = None
+    ending: float | None = None
+    loop: Any
+    transport: Any
+
+    def waits(self, now: float) -> str | None:
+        """The name of the refusal that ends the connection now, if one does."""
+        if self.transport.is_closing():
+            self.ending = now if self.ending is None else self.ending
+        for since in (self.stuck, self.ending):
+            if since is not None and now - since > STALL:
+                return "too_slow"
+        return None
+
+
+def sweep(connections: Iterable[Any], now: float, tell: Callable[[str], object]) -> None:
+    """End the connections that wait for too long. ``now``: of the event loop."""
+    for one in list(connections):
+        name = one.waits(now)
+        if name is not None:
+            tell(name)
+            one.transport.abort()
