@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import struct
 import threading
+import weakref
 from asyncio import BaseTransport, Transport
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -102,7 +103,7 @@ class DirectWebSocket(WebSocketsSansIOProtocol):
 
     def guard(self, transport: Transport) -> Guarded:
         """What everybody uses instead of ``transport``."""
-        return Guarded(transport, self)
+        return Guarded(transport, weakref.proxy(self))
 
     def connection_lost(self, exc: Exception | None) -> None:
         with self._writing:

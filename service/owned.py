@@ -18,6 +18,7 @@ import asyncio
 import os
 import select
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -49,7 +50,7 @@ class OwnedWebSocket(DirectWebSocket):
         self._paused = self._ended = False
 
     def guard(self, transport: asyncio.Transport) -> Guarded:
-        return _Shared(transport, self)
+        return _Shared(transport, weakref.proxy(self))
 
     def share(self, fits: Callable[[bytes], bool], bell: Doorbell) -> None:
         """Read in the thread that waits at ``bell`` as well.

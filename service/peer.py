@@ -17,6 +17,14 @@ class Peer:
     loop: Any
     transport: Any
 
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)  # type: ignore[misc]  # uvicorn's
+        self._own = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)  # type: ignore[misc]  # uvicorn's
+        _untie(self._own)
+
     def waits(self, now: float) -> str | None:
         """The name of the refusal that ends the connection now, if one does."""
         if self.transport.is_closing():
@@ -25,6 +33,14 @@ class Peer:
             if since is not None and now - since > STALL:
                 return "too_slow"
         return None
+
+
+def _untie(transport: Any) -> None:
+    """Take a transport that is at its end out of its own attributes: asyncio keeps some of its
+    methods there, bound to it."""
+    for name, value in list(vars(transport).items()):
+        if getattr(value, "__self__", None) is transport:
+            setattr(transport, name, None)
 
 
 def sweep(connections: Iterable[Any], now: float, tell: Callable[[str], object]) -> None:

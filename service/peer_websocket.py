@@ -20,6 +20,11 @@ FRAGMENTS = 1024
 class WebSocket(Peer, WebSocketsSansIOProtocol):
     """A WebSocket."""
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.conn.parser.close()  # a generator of the object that holds it
+        self.conn.parser_exc = None  # whose traceback holds it, too
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.logger = self.conn.logger = logging.getLogger(CONNECTIONS)

@@ -20,7 +20,7 @@ from tests.service.doubles import CanarySeat, Running, service, until
 from tests.service.raw import state
 from tests.service.test_server import http_status
 from tools.wire import CONT, PING, TEXT, frame, frames_of, handshake, heard, request
-from wmrt.service import protocols
+from wmrt.service import peer, protocols
 from wmrt.service.peer_websocket import FRAGMENTS
 from wmrt.service.protocols import PIECE, SMALL_PIECE
 from wmrt.service.security import Gate
@@ -61,7 +61,7 @@ def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocols, "HEAD", 0.4)
-    monkeypatch.setattr(protocols, "STALL", 0.4)
+    monkeypatch.setattr(peer, "STALL", 0.4)
 
 
 def test_connections_that_say_nothing_are_bounded(
@@ -167,7 +167,7 @@ def test_who_reads_nothing_and_answers_no_ping_lets_go_of_its_robot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Closing it would wait for what is unread to be read."""
-    monkeypatch.setattr(protocols, "STALL", 1000.0)
+    monkeypatch.setattr(peer, "STALL", 1000.0)
     with service(tmp_path, ping=0.5) as running, dialled(running) as (own,):
         upgraded(own)
         own.sendall(frame(TEXT, b'{"kind":"open","version":1,"robot":"r1"}'))
