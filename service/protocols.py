@@ -160,6 +160,7 @@ class FastHttp(Http, HttpToolsProtocol):
                 self._feed(self._plain_head() + piece[upgrade.args[0] :])
             else:
                 self.handle_websocket_upgrade()
+                self.parser = None  # type: ignore[assignment]  # it holds this, which is over
 
     def _plain_head(self) -> bytes:
         """The head without what it offers: uvicorn's own protocol would drop the body."""
