@@ -18,6 +18,9 @@ ENVIRONMENT = {
     # them, all of them listen on every interface, whatever address init is given.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_SERVE_LOG_TO_STDERR": "0",
+    # Seconds until a proxy that starts is killed. Of Ray's 5, a machine that is busy, as with the
+    # replicas' own start, needs more; the whole fleet then ended.
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
 }
 #: Whether HAProxy, which comes with Ray Serve, stands before the replicas instead of Ray's own.
 _HAPROXY = "RAY_SERVE_ENABLE_HA_PROXY"

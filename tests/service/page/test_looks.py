@@ -21,6 +21,7 @@ from tests.service.page.browsing import (
     says,
 )
 from tests.service.raw import Raw, state
+from wmrt.service import live, records
 
 pytestmark = pytest.mark.full
 #: Colours that text has, on what they are seen on: 4.5 to 1 (WCAG 2.2, 1.4.3).
@@ -335,18 +336,32 @@ def test_what_it_keeps_is_bounded(chromium: Any, running: Running) -> None:
         assert not seen.faults()
 
 
-def test_nothing_piles_up(chromium: Any, running: Running, robot: Raw) -> None:
+def test_nothing_piles_up(chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The browser's own account, garbage collected, once all lists are full and some time later."""
-    with opened(chromium, running.tcp) as (page, seen):
+    for module in (records, live):  # 6 s of slots: what fills for a minute is never full here
+        monkeypatch.setattr(module, "SLOTS", 120)
+    options: dict[str, Any] = {"tcp": True, "token": TOKEN, "ping": 3600.0}
+    with (
+        service(tmp_path, [CanarySeat(0.002)], **options) as running,
+        opened(chromium, running.tcp) as (page, seen),
+    ):
+        robot = running.raw(TOKEN)
+        robot.open("r1")
         browser_side = page.context.new_cdp_session(page)
         browser_side.send("Performance.enable")
 
         def held() -> tuple[float, float]:
-            for _ in range(2):
-                browser_side.send("HeapProfiler.collectGarbage")
-            told = browser_side.send("Performance.getMetrics")["metrics"]
-            values = {one["name"]: one["value"] for one in told}
-            return values["JSHeapUsedSize"], values["Nodes"]
+            """The least of some readings: what a frame needs that is being painted comes and goes,
+            up to 300 kB on a busy machine."""
+            found = []
+            for _ in range(8):
+                page.wait_for_timeout(70)
+                for _ in range(2):
+                    browser_side.send("HeapProfiler.collectGarbage")
+                told = browser_side.send("Performance.getMetrics")["metrics"]
+                values = {one["name"]: one["value"] for one in told}
+                found.append((values["JSHeapUsedSize"], values["Nodes"]))
+            return min(heap for heap, _ in found), min(nodes for _, nodes in found)
 
         def work(rounds: int) -> None:
             for _ in range(rounds):
@@ -360,7 +375,8 @@ def test_nothing_piles_up(chromium: Any, running: Running, robot: Raw) -> None:
         heap, nodes = held()
         work(150)
         more_heap, more_nodes = held()
+        print(f"heap {heap:.0f}, then {more_heap:.0f}; nodes {nodes:.0f}, then {more_nodes:.0f}")
         assert more_nodes < nodes + 300, (nodes, more_nodes)  # a row has some 8, and 140 stay
-        # 70 kB measured, of slots, which fill for a minute; keeping every frame made it 540 kB.
-        assert more_heap < heap + 300_000, (heap, more_heap)
+        # 20 to 30 kB measured, on a busy machine; keeping every frame made it 440 kB.
+        assert more_heap < heap + 150_000, (heap, more_heap)
         assert not seen.faults()
