@@ -41,12 +41,14 @@ _ASK = b"GET /v1/live HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r
 
 
 async def _watch(port: int, seen: list[int], number: int) -> None:
-    """One viewer: count its frames until it is cancelled."""
+    """One viewer: count its frames until it is cancelled, from the one on that brings it up to
+    date: those before it bring what was there already."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(_ASK)
         while data := await reader.read(1 << 20):
-            seen[number] += data.count(b'"kind":"frame"')
+            if seen[number] or b'"more":false' in data:
+                seen[number] += data.count(b'"kind":"frame"')
     finally:
         writer.close()
         with suppress(OSError):
@@ -112,9 +114,17 @@ def block(robot: Client, state: dict[str, Any], hz: float, steps: int) -> list[t
     return took
 
 
+def processor_seconds(pid: int) -> float:
+    """What all threads of a process have had of a processor: other processes do not change it."""
+    parts = [path.read_text().split()[0] for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+    return sum(map(int, parts)) * 1e-9
+
+
 def measured(rounds: int, hz: float, steps: int, settings: dict[str, Any], seed: int) -> Any:
-    """Samples of every arm by round, and frames a second of each viewer in each block."""
+    """Samples of every arm by round; processor time of a second of each block, in milliseconds;
+    frames a second of each viewer in each block."""
     samples: dict[str, list[list[tuple[float, float]]]] = {name: [] for name in ARMS}
+    used: dict[str, list[float]] = {name: [] for name in ARMS}
     rates, order = list[float](), random.Random(seed)
     with serving("--model", **settings) as service, audience(service.port) as looking:
         with connect(service.unix, "looked-at", opening=120.0, deadline=20.0) as robot:
@@ -123,12 +133,13 @@ def measured(rounds: int, hz: float, steps: int, settings: dict[str, Any], seed:
             for _ in track(range(rounds), "rounds"):
                 for name in order.sample(list(ARMS), len(ARMS)):
                     looking.be(ARMS[name])
+                    began, had = time.monotonic(), processor_seconds(service.pid)
                     block(robot, state, hz, round(SETTLE * hz))
-                    began = time.monotonic()
                     samples[name].append(block(robot, state, hz, steps))
-                    seconds = time.monotonic() - began + SETTLE
+                    seconds = time.monotonic() - began
+                    used[name].append(1e3 * (processor_seconds(service.pid) - had) / seconds)
                     rates += [frames / seconds for frames in looking.be(0)]
-    return samples, rates
+    return samples, used, rates
 
 
 def figures(samples: dict[str, list[list[tuple[float, float]]]]) -> dict[str, Any]:
@@ -160,12 +171,18 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def show(found: dict[str, Any]) -> None:
-    table = Table("", "p50, ms", "p90", "p99", "p50 / nobody's (quartiles)", "p99 / nobody's")
+    table = Table(
+        *("", "p50, ms", "p90", "p99", "p50 / nobody's (quartiles)", "p99 / nobody's"),
+        "processor, ms a second",
+    )
     for name, arm in found["arms"].items():
         row = [f"{arm['round_trip_ms'][q]:.2f}" for q in ("p50", "p90", "p99")]
         for q in ("p50", "p99"):
             one = found["ratios"].get(name, {}).get("round_trip_ms", {}).get(q)
             row.append("" if one is None else "{median:.2f} ({q1:.2f} to {q3:.2f})".format(**one))
+        row.append(
+            "{median:.0f} ({q1:.0f} to {q3:.0f})".format(**found["processor_ms_per_s"][name])
+        )
         table.add_row(name, *row)
     console().print(table)
     console().print(f"frames a second and viewer: {found['frames_per_s']['median']:.1f}")
@@ -189,8 +206,9 @@ def main(
         return
     seed, before = random.SystemRandom().getrandbits(32), os.getloadavg()[0]
     settings = {"model": model, "recipe": recipe, "threads": 1, "clock": "step", "period": 0.1}
-    samples, rates = measured(rounds, hz, steps, settings, seed)
+    samples, used, rates = measured(rounds, hz, steps, settings, seed)
     found = figures(samples) | {
+        "processor_ms_per_s": {name: spread(each) for name, each in used.items()},
         "frames_per_s": spread(rates) | {"least": min(rates)},
         "load": {"before": before, "after": os.getloadavg()[0], "cpus": os.cpu_count()},
         "seed": seed, "rounds": rounds, "hz": hz, "steps": steps, "viewers": VIEWERS,

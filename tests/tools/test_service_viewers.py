@@ -47,12 +47,14 @@ def test_viewers_look_while_a_robot_steps(tmp_path: Path) -> None:
     assert found["viewers"] == VIEWERS and found["frames_per_s"]["least"] > 0.0, done.output
     assert {arm["act_ms"]["n"] for arm in found["arms"].values()} == {80}
     assert all(arm["act_ms"]["p50"] > 0.1 for arm in found["arms"].values())  # a model's step
+    assert all(one["q1"] > 1.0 for one in found["processor_ms_per_s"].values())
 
 
 def test_who_sees_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     samples = {name: [[(2.0, 1.0)] * 4] * 4 for name in ARMS}
-    monkeypatch.setattr(service_viewers, "measured", lambda *_: (samples, [5.0, 0.5]))
+    used = {name: [100.0] * 4 for name in ARMS}
+    monkeypatch.setattr(service_viewers, "measured", lambda *_: (samples, used, [5.0, 0.5]))
     done = CliRunner().invoke(service_viewers.main, [])
     assert done.exit_code == 1 and "less than a frame a second" in done.output
-    monkeypatch.setattr(service_viewers, "measured", lambda *_: (samples, [5.0, 4.5]))
+    monkeypatch.setattr(service_viewers, "measured", lambda *_: (samples, used, [5.0, 4.5]))
     assert CliRunner().invoke(service_viewers.main, []).exit_code == 0
