@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from wmrt.control import Channel
 from wmrt.control.rate import steps_per_question, training_period
 from wmrt.core.errors import UnsupportedError
 from wmrt.runtime.group import SessionGroup
 from wmrt.runtime.world_model import WorldModel
+from wmrt.service.consensus import channels_of, described
 from wmrt.service.placement import place, placeable
 from wmrt.service.seats import Gather, ModelSeat, Seat
 from wmrt.service.settings import ServeSettings
@@ -28,6 +30,7 @@ class Crew:
         seats: one per robot. workers: of each seat. threads: these, and the one that steps.
         period: of their control loops, seconds. timed: see `Desk`.
         described: for people: how it steps and where.
+        channels: that vote with the policy of the one seat; empty for none.
 
     Raises:
         SafetyError: a period that is not the model's. UnsupportedError: a processor or a priority
@@ -39,6 +42,7 @@ class Crew:
     ) -> None:
         cpu = placeable(settings.cpu, settings.priority)
         self.seats = tuple(seats)
+        self.channels: tuple[Channel, ...] = ()
         self.period = _period(self.seats[0], settings)
         self._gather = gather
         stepper = Worker(
@@ -97,7 +101,9 @@ def load_crew(settings: ServeSettings) -> Crew:
         executor=settings.executor,
         threads=settings.threads,
     )
+    channels = channels_of(model, settings)
     crew = _seated(model, settings)
+    crew.channels = channels
     run = model.report().to_json()
     del run["layers"]  # one line a layer; the kernels' counts say as much
     crew.described.update(
@@ -107,6 +113,7 @@ def load_crew(settings: ServeSettings) -> Crew:
         provenance_env=model.provenance.get("env"),
         resolved=run["resolved"],
         kernels=run["kernels"],
+        consensus=described(model, crew.channels, settings),
         run=run,
     )
     return crew
