@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from wmrt.control import Channel
 from wmrt.control.rate import steps_per_question, training_period
 from wmrt.core import memory
 from wmrt.core.errors import UnsupportedError
 from wmrt.runtime.group import SessionGroup
 from wmrt.runtime.world_model import WorldModel
+from wmrt.service.consensus import channels_of, described
 from wmrt.service.doorbell import POSSIBLE
 from wmrt.service.placement import place, placeable
 from wmrt.service.seats import Gather, ModelSeat, Seat
@@ -30,6 +32,7 @@ class Crew:
         seats: one per robot. workers: of each seat. threads: these, and the one that steps.
         period: of their control loops, seconds. timed, owned: see `Desk`.
         described: for people: how it steps and where.
+        channels: that vote with the policy of the one seat; empty for none.
 
     Raises:
         SafetyError: a period that is not the model's. UnsupportedError: a processor or a priority
@@ -42,6 +45,7 @@ class Crew:
         cpu = placeable(settings.cpu, settings.priority)
         memory.share_heap()  # before there are threads
         self.seats = tuple(seats)
+        self.channels: tuple[Channel, ...] = ()
         self.period = _period(self.seats[0], settings)
         self._gather = gather
         stepper = Worker(
@@ -118,7 +122,9 @@ def load_crew(settings: ServeSettings) -> Crew:
         executor=settings.executor,
         threads=settings.threads,
     )
+    channels = channels_of(model, settings)
     crew = _seated(model, settings)
+    crew.channels = channels
     run = model.report().to_json()
     del run["layers"]  # one line a layer; the kernels' counts say as much
     crew.described.update(
@@ -128,6 +134,7 @@ def load_crew(settings: ServeSettings) -> Crew:
         provenance_env=model.provenance.get("env"),
         resolved=run["resolved"],
         kernels=run["kernels"],
+        consensus=described(model, crew.channels, settings),
         run=run,
     )
     return crew

@@ -65,6 +65,8 @@ class Host:
         self.meter = Meter(self.deadline)
         self.outbox = Outbox(self.meter)
         self.acted, self.refused = self.outbox.acted, self.outbox.refused
+        if crew.channels:
+            options = {"channels": crew.channels, **(options or {})}
         self.registry = Registry(
             crew, settings, audit, self.outbox.answered, self.meter, self.telemetry, options
         )

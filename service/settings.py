@@ -32,6 +32,11 @@ class ServeSettings(BaseSettings):
         clock: ``system``, or ``step`` for simulators that do not run in real time: every
             observation then counts as one period, and capture times are not looked at.
         max_age: seconds an observation may be old.
+        consensus: second opinion that votes with the model, 2 of 3: another recipe of it, an
+            earlier checkpoint, or ``auto`` (bf16, or nvfp4 beside bf16); default none. It takes a
+            step's time again, within the same deadline, and memory for its weights.
+        consensus_rule: the third vote: ``hold`` (the last action), or ``module:function``, a
+            function (state, previous action) -> action. consensus_every: steps between two votes.
         socket: path of a Unix socket. host, port: of TCP; port None for none when there is a
             socket, else 8420.
         open: allow a host that other machines reach; needs a token.
@@ -82,6 +87,9 @@ class ServeSettings(BaseSettings):
     deadline: float | None = Field(None, gt=0, allow_inf_nan=False)
     clock: Literal["system", "step"] = "system"
     max_age: float | None = Field(None, gt=0, allow_inf_nan=False)
+    consensus: str | None = None
+    consensus_rule: str | None = None
+    consensus_every: int = Field(1, ge=1)
     socket: Path | None = None
     host: str = "127.0.0.1"
     port: int | None = Field(None, ge=0, le=65535)
@@ -145,7 +153,24 @@ class ServeSettings(BaseSettings):
         if self.tls_cert is not None and self.socket is not None:
             raise ValueError("TLS is for TCP; a service on a Unix socket has none, leave one out")
         self._require_different_tokens()
+        self._require_three_votes()
         return self
+
+    def _require_three_votes(self) -> None:
+        if self.consensus is None:
+            if self.consensus_rule is not None or self.consensus_every != 1:
+                raise ValueError("consensus_rule, consensus_every: they belong to consensus")
+            return
+        if self.consensus_rule is None:
+            raise ValueError(
+                "consensus is a vote of three; name the third with consensus_rule: hold, or "
+                "module:function"
+            )
+        if self.robots != 1:
+            raise ValueError(
+                f"consensus: the second opinion has one memory, and robots is {self.robots}; serve "
+                "each robot from a process of its own"
+            )
 
     def _require_different_tokens(self) -> None:
         if self.metrics_token is not None and self.token is None:

@@ -11,7 +11,10 @@ import pytest
 from tests.deploy.proxy import free_port
 from wmrt.cli.main import main
 
-SERVE = ("Model", "Control loop", "Address", "Access", "Memory", "Process", "Limits", "Logs")
+SERVE = (
+    *("Model", "Control loop", "Consensus", "Address", "Access", "Memory", "Process", "Limits"),
+    "Logs",
+)
 FLEET = ("Fleet", "Memory", "Model", "Control loop", "Address", "Access", "Limits", "Logs")
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from tests.service.raw import Raw
+from wmrt.control import Channel
 from wmrt.core.types import ActionDim, ActionSpec
 from wmrt.model.schema import StateSchema, category, flag, numeric, vector
 from wmrt.runtime.snapshot import Origin, Snapshot
@@ -89,10 +90,18 @@ class Running:
         address: over its Unix socket. tcp: ``http://host:port``.
     """
 
-    def __init__(self, settings: ServeSettings, seats: list[Any], **parts: Any) -> None:
+    def __init__(
+        self,
+        settings: ServeSettings,
+        seats: list[Any],
+        channels: tuple[Channel, ...] = (),
+        **parts: Any,
+    ) -> None:
         self.seats = seats
         self.settings = settings
-        self.server = Server(Crew(seats, settings), settings, **parts)
+        crew = Crew(seats, settings)
+        crew.channels = channels
+        self.server = Server(crew, settings, **parts)
         self.host = self.server.host
         self._stack = contextlib.ExitStack()
         sockets = self._stack.enter_context(listening(settings))
@@ -123,6 +132,7 @@ def service(
     *,
     tcp: bool = False,
     telemetry: Telemetry | None = None,
+    channels: tuple[Channel, ...] = (),
     **changes: Any,
 ) -> Iterator[Running]:
     """A service on a Unix socket in ``tmp_path``, and on TCP if asked for."""
@@ -134,7 +144,7 @@ def service(
         changes.setdefault("port", 0)
     own = [CanarySeat()] if seats is None else seats
     settings = ServeSettings(socket=tmp_path / "wmrt.sock", robots=len(own), **changes)
-    running = Running(settings, own, telemetry=telemetry)
+    running = Running(settings, own, channels, telemetry=telemetry)
     try:
         yield running
     finally:

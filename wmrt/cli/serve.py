@@ -16,6 +16,7 @@ from wmrt.cli.service_options import (
     Sectioned,
     access_options,
     bounds_options,
+    consensus_options,
     memory_options,
     model_options,
     process_options,
@@ -30,6 +31,7 @@ from wmrt.cli.service_options import (
     "given. Example: wmrt serve --recipe nvfp4 --socket /run/wmrt.sock --snapshots /var/lib/wmrt",
 )
 @model_options
+@consensus_options
 @access_options(socket=True)
 @memory_options("5", SHARED)
 @process_options

@@ -100,6 +100,22 @@ model_options = chain(
     ),
 )
 
+consensus_options = section(
+    "Consensus",
+    option(
+        "--consensus",
+        metavar="SECOND",
+        help="Second opinion that votes with the model and a rule, 2 of 3: a recipe of the model, "
+        "an earlier checkpoint, or auto (bf16, or nvfp4 beside bf16). Default: none.",
+    ),
+    option(
+        "--consensus-rule",
+        metavar="RULE",
+        help="The third: hold, or module:function, (state, previous action) -> action.",
+    ),
+    option("--consensus-every", type=int, help="Vote every so many steps. Default: 1."),
+)
+
 _SOCKET = option("--socket", type=_FILE, help="Unix socket, its owner's alone.")
 _ADDRESS = (
     option("--host", help="Default: 127.0.0.1."),

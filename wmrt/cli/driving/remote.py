@@ -51,7 +51,7 @@ class RemoteArm:
         """What a reader has to know."""
         pace = "in real time" if self._paced else "by steps, not in real time"
         return (
-            "a service drives, behind breakers of its own at levels 0 to 2, "
+            "a service drives, behind breakers of its own at levels 0 to 2, and 3 where it votes, "
             f"{pace}; a step's time here includes the way there and back",
         )
 
