@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from wmrt.control.rate import steps_per_question, training_period
+from wmrt.core import memory
 from wmrt.core.errors import UnsupportedError
 from wmrt.runtime.group import SessionGroup
 from wmrt.runtime.world_model import WorldModel
@@ -38,6 +39,7 @@ class Crew:
         self, seats: Sequence[Seat], settings: ServeSettings, gather: Gather | None = None
     ) -> None:
         cpu = placeable(settings.cpu, settings.priority)
+        memory.share_heap()  # before there are threads
         self.seats = tuple(seats)
         self.period = _period(self.seats[0], settings)
         self._gather = gather

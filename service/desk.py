@@ -202,7 +202,7 @@ class Desk:
         """The step is over. In the thread that decided it."""
         self.seat.leave()
         assert self._job is not None  # set by `_begin`
-        job, began, skipped = self._job
+        (job, began, skipped), self._job = self._job, None  # it holds a connection
         took = time.perf_counter_ns() - began
         self._stepped = (job.observed.session, job.observed.sequence)
         if self.breakers.state is State.LATCHED:

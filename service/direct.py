@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import struct
 import threading
+import weakref
 from asyncio import BaseTransport, Transport
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -87,7 +88,7 @@ class DirectWebSocket(WebSocketsSansIOProtocol):
         if type(transport).__module__ == "asyncio.selector_events":
             if transport.get_extra_info("sslcontext") is None:
                 self._file = transport.get_extra_info("socket").fileno()
-        self.transport = _Guarded(self.transport, self)  # type: ignore[assignment]
+        self.transport = _Guarded(self.transport, weakref.proxy(self))  # type: ignore[assignment]
 
     def connection_lost(self, exc: Exception | None) -> None:
         with self._writing:

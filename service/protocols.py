@@ -45,6 +45,14 @@ class Peer:
     loop: Any
     transport: Any
 
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)  # type: ignore[misc]  # uvicorn's
+        self._own = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)  # type: ignore[misc]  # uvicorn's
+        _untie(self._own)
+
     def waits(self, now: float) -> str | None:
         """The name of the refusal that ends the connection now, if one does."""
         if self.transport.is_closing():
@@ -129,6 +137,11 @@ class Http(Peer, H11Protocol):
 class WebSocket(Peer, WebSocketsSansIOProtocol):
     """A WebSocket."""
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.conn.parser.close()  # a generator of the object that holds it
+        self.conn.parser_exc = None  # whose traceback holds it, too
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.logger = self.conn.logger = logging.getLogger(CONNECTIONS)
@@ -169,6 +182,14 @@ class WebSocket(Peer, WebSocketsSansIOProtocol):
 
 class ShortWebSocket(WebSocket, DirectWebSocket):
     """A WebSocket whose binary messages go the short way."""
+
+
+def _untie(transport: Any) -> None:
+    """Take a transport that is at its end out of its own attributes: asyncio keeps some of its
+    methods there, bound to it."""
+    for name, value in list(vars(transport).items()):
+        if getattr(value, "__self__", None) is transport:
+            setattr(transport, name, None)
 
 
 def protocols(

@@ -59,7 +59,7 @@ class Stream:
         await send({"type": "websocket.accept"})
         # A bucket for each connection: robots behind one address must not slow each other down.
         own = f"{scope['state']['client']} {next(self._number)}"
-        direct = scope.get("extensions", {}).get(EXTENSION)
+        direct = scope.get("extensions", {}).pop(EXTENSION, None)  # which holds the scope
         allowed = partial(self._buckets.take, own)
         link = Link(self._host, self._reader, receive, send, allowed, direct)
         link.routed = routed_by(self._host.settings, scope)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from tests.core.heaps import heaps
 from wmrt.core import machine, memory
 from wmrt.core.errors import CheckpointError, OutOfMemoryError, UsageError
 from wmrt.core.memory import Room
@@ -123,3 +126,36 @@ def test_an_error_that_is_told_is_not_told_again(system: Path) -> None:
     with pytest.raises(OutOfMemoryError, match=r"^inner: memory could not be had; 8,589"):
         with memory.told("outer"), memory.told("inner"):
             raise MemoryError
+
+
+_HEAPS = """
+import threading
+from tests.core.heaps import heaps
+from wmrt.core import memory
+
+before = heaps()
+{first}
+threads = [threading.Thread(target=threading.Event().wait, args=(1.0,)) for _ in range(5)]
+for thread in threads:
+    thread.start()
+print(heaps() - before)
+"""
+
+
+@pytest.mark.skipif(heaps() is None, reason="not glibc")
+@pytest.mark.parametrize(("first", "more"), [("assert memory.share_heap()", 0), ("", 5)])
+def test_a_thread_has_a_heap_of_its_own_unless_told(first: str, more: int) -> None:
+    code = _HEAPS.format(first=first)
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout == f"{more}\n"
+
+
+@pytest.mark.parametrize("error", [AttributeError, OSError, TypeError])
+def test_another_c_library_has_heaps_as_it_likes(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(name: None) -> None:
+        raise error
+
+    monkeypatch.setattr(memory.ctypes, "CDLL", refuse)
+    assert not memory.share_heap()
