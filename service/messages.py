@@ -141,7 +141,8 @@ class Reader:
             state = self._floats(body) if kind == FLOATS else _msgpack(body)
         except (StateError, SchemaError, msgspec.MsgspecError, RecursionError) as error:
             raise Refusal("malformed", str(error)[:300], head.sequence) from None
-        return head._replace(state=state)
+        robot, session, epoch, sequence, _, captured, sent = head
+        return Observed(robot, session, epoch, sequence, state, captured, sent)
 
     def _floats(self, body: memoryview) -> dict[str, Any]:
         if self._layout is None:

@@ -114,7 +114,7 @@ def ask(address: str, state: Callable[[dict[str, Any]], Any], count: int) -> lis
     """Steps of one client, each with its side's stamps."""
     now: dict[str, int] = {}
     stamped(Channel, "send", now, before="sending")
-    stamped(Channel, "_take", now, before="heard")
+    stamped(Channel, "_came", now, before="heard")
     rows = []
     with connect(address, "traced", opening=120.0, deadline=10.0) as client:
         given = state(client.schema)

@@ -52,7 +52,9 @@ def frame(data: bytes, opcode: int = BINARY, *, fin: bool = True, masked: bool =
 
 
 def own_socket(raw: Raw) -> socket.socket:
-    return raw.channel._socket
+    own = raw.channel._line._own
+    own.settimeout(10.0)  # `sendall` waits then
+    return own
 
 
 def test_frames_in_pieces_and_several_at_once(running: Running, seed: int) -> None:
@@ -137,7 +139,6 @@ def test_large_messages(running: Running, seed: int) -> None:
     raw = running.raw()
     raw.open()
     for size in (125, 126, 65535, 65536, 900_000):
-        own_socket(raw).settimeout(10.0)
         own_socket(raw).sendall(frame(random.Random(seed).randbytes(size)))
         assert raw.hear()["error"]["name"] == "malformed"
     assert raw.acted(0).sequence == 0

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import select
-import socket
 import ssl
 import time
 from collections import deque
@@ -23,6 +21,8 @@ from websockets.protocol import State
 from websockets.uri import parse_uri
 
 from wmrt.client.address import Address
+from wmrt.client.frames import bounds, is_plain, masked
+from wmrt.client.line import Line, left
 from wmrt.core.errors import ServiceError
 from wmrt.core.wire import REFUSALS, ROBOT_HEADER
 
@@ -62,21 +62,23 @@ class Channel:
         self.silent: float | None = None
         self._messages: deque[bytes | str] = deque()
         self._parts: list[bytes] = []
-        self._text = False
+        self._text = self._within = False  # of a message in fragments
+        self._rest = b""  # of a frame that is not whole
+        self._known = False  # where frames begin
         self._protocol = ClientProtocol(parse_uri(address.uri), max_size=_MAX)
         try:
-            self._socket = address.socket(_left(end), context)
+            self._line = Line(address.socket(left(end), context))
         except OSError as error:
             hint = "; without TLS it is at ws://" if isinstance(error, ssl.SSLError) else ""
             raise Lost(f"{address.text}: {error.strerror or error}{hint}") from None
         try:
             self._shake_hands(token, robot, end)
         except Lost as error:
-            self._socket.close()
+            self._line.close()
             hint = "" if address.tls or address.path else "; with TLS it is at wss://"
             raise Lost(f"{error}{hint}", error.code) from None
         except BaseException:
-            self._socket.close()
+            self._line.close()
             raise
 
     def _shake_hands(self, token: str | None, robot: str | None, end: float) -> None:
@@ -97,17 +99,22 @@ class Channel:
 
     def send(self, data: bytes | str, end: float) -> None:
         """Send a message. `Lost` if the connection is, TimeoutError at ``end``."""
-        _left(end)  # nothing of it is out yet, so the connection need not end
-        try:
-            if isinstance(data, str):
-                self._protocol.send_text(data.encode())
-            else:
-                self._protocol.send_binary(data)
-        except WebSocketException as error:
-            raise self._lost(str(error)) from None
+        left(end)  # nothing of it is out yet, so the connection need not end
+        short = type(data) is bytes and self._protocol.state is State.OPEN
+        if not short:
+            try:
+                if isinstance(data, str):
+                    self._protocol.send_text(data.encode())
+                else:
+                    self._protocol.send_binary(data)
+            except WebSocketException as error:
+                raise self._lost(str(error)) from None
         if self.silent is None:
             self.silent = time.monotonic()
-        self._flush(end)
+        if short:  # nothing waits in the protocol: it is emptied whenever something is put there
+            self._write(masked(data), end)  # type: ignore[arg-type]
+        else:
+            self._flush(end)
 
     def receive(self, end: float) -> bytes | str:
         """The next message. `Lost` if the connection is, TimeoutError at ``end``."""
@@ -117,7 +124,7 @@ class Channel:
 
     def waiting(self) -> bool:
         """Whether a message can be had without waiting; reads what has come. May raise `Lost`."""
-        while not self._messages and select.select([self._socket], [], [], 0)[0]:
+        while not self._messages and self._line.readable():
             try:
                 self._read(time.monotonic() + 0.01)
             except TimeoutError:  # TLS's own talk, or a part of its record
@@ -132,29 +139,29 @@ class Channel:
                 self._flush(time.monotonic() + 0.2)
         except (Lost, TimeoutError):
             pass  # it is gone already
-        self._socket.close()
+        self._line.close()
 
     def drop(self) -> None:
         """Close without a word."""
-        self._socket.close()
+        self._line.close()
 
     def _read(self, end: float) -> None:
         """Take in what comes next; at least one read."""
         try:
-            self._socket.settimeout(_left(end))
-            data = self._socket.recv(65536)
+            data = self._line.read(end)
         except TimeoutError:
             raise
         except OSError as error:
             raise self._lost(error.strerror or str(error)) from None
         self.silent = None
-        if data:
-            self._protocol.receive_data(data)
+        if data and self._known:
+            if self._frames(data):
+                return  # nothing but whole messages: the protocol has heard of nothing
         else:
-            self._protocol.receive_eof()
-        for event in self._protocol.events_received():
-            if isinstance(event, Frame):
-                self._take(event)
+            self._parse(self._rest + data)
+            self._rest = b""
+            if not data:
+                self._protocol.receive_eof()
         try:
             self._flush(end)
         except Lost:  # what it said before it went away is heard all the same
@@ -164,43 +171,71 @@ class Channel:
             if not self._messages:
                 raise self._lost("the other side closed it")
 
+    def _frames(self, data: bytes) -> bool:
+        """Take in frames; whole binary messages go the short way. True if all of them did."""
+        data, at, short = self._rest + data, 0, True
+        while (found := bounds(data, at)) is not None:
+            begin, end = found
+            if end - begin > _MAX:  # it is refused before it is whole
+                self._known, end, short = False, len(data), False
+                self._parse(data[at:])
+            elif end > len(data):
+                break
+            elif is_plain(data, at) and not self._within and self._protocol.state is State.OPEN:
+                self._came(data[begin:end])
+            else:
+                self._parse(data[at:end])
+                short = False
+            at = end
+        self._rest = data[at:]
+        return short
+
+    def _parse(self, data: bytes) -> None:
+        """Give bytes to the protocol, and take what it makes of them."""
+        opening = self._protocol.state is State.CONNECTING
+        if data:
+            self._protocol.receive_data(data)
+        for event in self._protocol.events_received():
+            if isinstance(event, Frame):
+                self._take(event)
+        if opening and self._protocol.state is State.OPEN:
+            self._known = data.endswith(b"\r\n\r\n")  # else a frame may have begun
+
     def _take(self, frame: Frame) -> None:
         if frame.opcode not in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
             return
         if frame.opcode is not Opcode.CONT:
             self._text, self._parts = frame.opcode is Opcode.TEXT, []
         self._parts.append(bytes(frame.data))
+        self._within = not frame.fin
         if frame.fin:
             whole = b"".join(self._parts)
-            self._messages.append(whole.decode(errors="replace") if self._text else whole)
+            self._came(whole.decode(errors="replace") if self._text else whole)
+
+    def _came(self, message: bytes | str) -> None:
+        self._messages.append(message)
 
     def _flush(self, end: float) -> None:
         for data in self._protocol.data_to_send():
-            try:
-                self._socket.settimeout(_left(end))
-                if data:
-                    self._socket.sendall(data)
-                else:
-                    self._socket.shutdown(socket.SHUT_WR)
-            except TimeoutError:
-                # Half a message may be out, so nothing that follows it would be understood.
-                raise self._lost("the other side does not read") from None
-            except OSError as error:
-                raise self._lost(error.strerror or str(error)) from None
+            self._write(data, end)
+
+    def _write(self, data: bytes, end: float) -> None:
+        try:
+            if data:
+                self._line.write(data, end)
+            else:
+                self._line.end()
+        except TimeoutError:
+            # Half a message may be out, so nothing that follows it would be understood.
+            raise self._lost("the other side does not read") from None
+        except OSError as error:
+            raise self._lost(error.strerror or str(error)) from None
 
     def _lost(self, reason: str) -> Lost:
         close = self._protocol.close_rcvd
         if close is None:
             return Lost(reason)
         return Lost(f"closed with code {close.code} {close.reason}".strip(), close.code)
-
-
-def _left(end: float) -> float:
-    """Seconds until ``end``; TimeoutError if there are none (0 would mean not to block)."""
-    left = end - time.monotonic()
-    if left <= 0:
-        raise TimeoutError
-    return left
 
 
 def _refusal(response: Response) -> ServiceError | Lost:

@@ -173,8 +173,8 @@ class Client:
         link = self._link
         if captured is not None:
             captured = reading(captured)
-        own = link.session or 0
-        return self._encoder(Observed(self.robot, own, link.epoch, sequence, state, captured))
+        robot, own, now = link.target.robot, link.session or 0, time.monotonic_ns()
+        return self._encoder(Observed(robot, own, link.epoch, sequence, state, captured, now))
 
     def _await(self, channel: Channel, sequence: int, end: float) -> Acted:
         """The answer to ``sequence``; `Lost` if it is to be sent again."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -45,11 +44,10 @@ class Encoder:
             self._layout = StateLayout(schema)
 
     def __call__(self, seen: Observed) -> bytes | str:
-        """A message, stamped with the time it is made. `StateError` for a state that does not
+        """A message. `StateError` for a state that does not
         fit, `UsageError` for what is no state."""
         if type(seen.state) is not dict:
             required("state", seen.state, Mapping, "a mapping of field names to values")
-        seen = seen._replace(sent_ns=time.monotonic_ns())
         if self._layout is not None:
             return pack_observed(seen, FLOATS, self._layout.pack(seen.state))
         try:

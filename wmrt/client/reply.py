@@ -42,20 +42,11 @@ class Answer(NamedTuple):
 
 def answer(acted: Acted, round_trip_ns: int) -> Answer:
     """From the wire's form."""
+    (_, _, epoch, sequence, step, action, source, breakers, tripped, late, skipped) = acted[:11]
+    _, queue, policy, act = acted[11:]
     return Answer(
-        action=np.array(acted.action, np.float32),
-        source=acted.source,
-        breakers=acted.breakers,
-        tripped=acted.tripped,
-        late=acted.late,
-        sequence=acted.sequence,
-        epoch=acted.epoch,
-        step=acted.step,
-        skipped=acted.skipped,
-        queue_ns=acted.queue_ns,
-        policy_ns=acted.policy_ns,
-        act_ns=acted.act_ns,
-        round_trip_ns=round_trip_ns,
+        *(np.array(action, np.float32), source, breakers, tripped, late, sequence, epoch, step),
+        *(skipped, queue, policy, act, round_trip_ns),
     )
 
 

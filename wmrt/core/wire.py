@@ -8,6 +8,7 @@ whoever sends the message.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import struct
@@ -58,6 +59,11 @@ _OBSERVED = struct.Struct("<2sBBQIQqqB")
 # magic, version, kind, session, epoch, sequence, step, captured, queue, policy, act, skipped, late,
 # tripped levels as bits, bytes of name, source and breakers' state, actuators
 _ACTED = struct.Struct("<2sBBQIQQqqqqIBBBBBH")
+# What follows from them, once: a step that comes every few ms finds no cache warm, and pays for
+# each thing it looks up.
+_OBSERVATIONS, _ANSWERS = (FLOATS, MSGPACK), (ACTION,)
+_OBSERVED_SIZE, _ACTED_SIZE = _OBSERVED.size, _ACTED.size
+_TRIPPED = tuple(tuple(level for level in range(8) if bits >> level & 1) for bits in range(256))
 
 
 class Observed(NamedTuple):
@@ -151,16 +157,17 @@ def pack_observed(head: Observed, kind: int, body: bytes) -> bytes:
 
 def unpack_observed(data: bytes) -> tuple[int, Observed, memoryview]:
     """Kind, head (state None) and body of a binary observation; `WireError` if it is none."""
-    check_head(data, (FLOATS, MSGPACK), _OBSERVED.size)
+    check_head(data, _OBSERVATIONS, _OBSERVED_SIZE)
     _, _, kind, session, epoch, sequence, captured, sent, size = _OBSERVED.unpack_from(data)
-    end = _OBSERVED.size + size
+    end = _OBSERVED_SIZE + size
     try:
-        robot = data[_OBSERVED.size : end].decode()
+        robot = data[_OBSERVED_SIZE:end].decode()
     except UnicodeDecodeError:
         raise WireError("the robot's name is no UTF-8") from None
     if len(data) < end:
         raise WireError(f"{len(data)} bytes end within the robot's name, which takes {end}")
-    head = Observed(robot, session, epoch, sequence, None, _known(captured), _known(sent))
+    captured_ns, sent_ns = _known(captured), _known(sent)
+    head = Observed(robot, session, epoch, sequence, None, captured_ns, sent_ns)
     return kind, head, memoryview(data)[end:]
 
 
@@ -179,49 +186,62 @@ def check_head(data: bytes, kinds: tuple[int, ...], size: int) -> None:
 
 def pack_acted(answer: Acted) -> bytes:
     """A binary answer."""
-    robot, source, state = answer.robot.encode(), answer.source.encode(), answer.breakers.encode()
-    levels = 0
-    for level in answer.tripped:
-        levels |= 1 << level
-    fixed = _ACTED.pack(
-        *(MAGIC, VERSION, ACTION, answer.session, answer.epoch, answer.sequence, answer.step),
-        *(_stamp(answer.captured_ns), answer.queue_ns, _stamp(answer.policy_ns), answer.act_ns),
-        *(min(answer.skipped, 2**32 - 1), answer.late, levels),
-        *(len(robot), len(source), len(state), len(answer.action)),
+    (robot, session, epoch, sequence, step, action, source, breakers, tripped, late, skipped) = (
+        answer[:11]
     )
-    values = struct.pack(f"<{len(answer.action)}f", *answer.action)
-    return b"".join((fixed, robot, source, state, values))
+    captured, queue, policy, act = answer[11:]
+    levels = 0
+    for level in tripped:
+        levels |= 1 << level
+    name, origin, state = robot.encode(), source.encode(), breakers.encode()
+    actuators = len(action)
+    fixed = _ACTED.pack(
+        *(MAGIC, VERSION, ACTION, session, epoch, sequence, step),
+        *(_NONE if captured is None else captured, queue, _NONE if policy is None else policy, act),
+        *(min(skipped, 2**32 - 1), late, levels, len(name), len(origin), len(state), actuators),
+    )
+    return b"".join((fixed, name, origin, state, _floats(actuators).pack(*action)))
 
 
 def unpack_acted(data: bytes) -> Acted:
     """Inverse of `pack_acted`; `WireError` if it is none."""
-    check_head(data, (ACTION,), _ACTED.size)
-    fixed = _ACTED.unpack_from(data)
-    session, epoch, sequence, step, captured, queue, policy, act, skipped, late = fixed[3:13]
+    check_head(data, _ANSWERS, _ACTED_SIZE)
+    (_, _, _, session, epoch, sequence, step, captured, queue, policy, act, skipped, late) = (
+        fixed := _ACTED.unpack_from(data)
+    )[:13]
     levels, names, sources, states, actuators = fixed[13:]
-    first = _ACTED.size
-    second, third = first + names, first + names + sources
+    second = _ACTED_SIZE + names
+    third = second + sources
     end = third + states
     if len(data) != end + 4 * actuators:
         raise WireError(f"an answer of {len(data)} bytes says that it has {end + 4 * actuators}")
     try:
-        robot, source = data[first:second].decode(), data[second:third].decode()
+        robot, source = data[_ACTED_SIZE:second].decode(), data[second:third].decode()
         state = data[third:end].decode()
     except UnicodeDecodeError:
         raise WireError("a name in the answer is no UTF-8") from None
     return Acted(
-        *(robot, session, epoch, sequence, step),
-        action=struct.unpack_from(f"<{actuators}f", data, end),
-        source=source,
-        breakers=state,
-        tripped=tuple(level for level in range(8) if levels >> level & 1),
-        late=bool(late),
-        skipped=skipped,
-        captured_ns=_known(captured),
-        queue_ns=queue,
-        policy_ns=_known(policy),
-        act_ns=act,
+        robot,
+        session,
+        epoch,
+        sequence,
+        step,
+        _floats(actuators).unpack_from(data, end),
+        source,
+        state,
+        _TRIPPED[levels],
+        late != 0,
+        skipped,
+        None if captured == _NONE else captured,
+        queue,
+        None if policy == _NONE else policy,
+        act,
     )
+
+
+@functools.lru_cache(64)
+def _floats(count: int) -> struct.Struct:
+    return struct.Struct(f"<{count}f")
 
 
 def acted_json(answer: Acted) -> dict[str, Any]:

@@ -57,6 +57,11 @@ class StateLayout:
         self._floats = struct.Struct(f"<{self.size}f")
         self._map_bytes = (self.size + 7) // 8
         self.bytes = _COUNT.size + self._map_bytes + self._floats.size
+        self._count, self._every = _COUNT.pack(self.size), (1 << self.size) - 1
+        # Without vectors a field is a column, and most columns are plain numbers.
+        self._flat = all(field.kind != "vector" for field in fields)
+        self._order = tuple(field.name for field in fields)
+        self._named = tuple((i, f) for i, f in enumerate(fields) if f.kind in ("category", "flag"))
 
     def pack(self, state: Mapping[str, Any]) -> bytes:
         """A state as columns. A value that is no number is sent as NaN, which the breakers see.
@@ -67,26 +72,32 @@ class StateLayout:
         if not self._names.issuperset(state):
             extra = sorted(str(key) for key in state if key not in self._names)
             raise StateError(f"{', '.join(extra)}: not in the schema, which has {self._known()}")
+        given, columns = self._columns(state) if self._flat else self._all_columns(state)
+        bits = given.to_bytes(self._map_bytes, "little")
+        return b"".join((self._count, bits, self._pack(columns)))
+
+    def _columns(self, state: Mapping[str, Any]) -> tuple[int, list[float]]:
+        """Which are given, and all of them, of a schema without vectors."""
+        columns: list[Any] = list(map(state.get, self._order))
+        given = self._every
+        for at, field in self._named:
+            (columns[at],) = self._parts(field, columns[at])
+        for at, value in enumerate(columns):
+            if type(value) is not float:
+                (part,) = self._parts(self._fields[at], value)
+                columns[at] = 0.0 if part is None else part
+                given -= 0 if part is not None else 1 << at
+        return given, columns
+
+    def _all_columns(self, state: Mapping[str, Any]) -> tuple[int, list[float]]:
         given, bit = 0, 1
         columns: list[float] = []
         for field in self._fields:
-            value = state.get(field.name)
-            if type(value) is float and field.kind == "numeric":  # most of them
-                given |= bit
-                columns.append(value)
-                bit <<= 1
-                continue
-            for part in self._parts(field, value):
+            for part in self._parts(field, state.get(field.name)):
                 given |= 0 if part is None else bit
                 columns.append(0.0 if part is None else part)
                 bit <<= 1
-        return b"".join(
-            (
-                _COUNT.pack(self.size),
-                given.to_bytes(self._map_bytes, "little"),
-                self._pack(columns),
-            )
-        )
+        return given, columns
 
     def _pack(self, columns: list[float]) -> bytes:
         try:
@@ -132,6 +143,19 @@ class StateLayout:
         start = _COUNT.size + self._map_bytes
         given = int.from_bytes(data[_COUNT.size : start], "little")
         columns = self._floats.unpack_from(data, start)
+        if not self._flat:
+            return self._fields_of(given, columns)
+        state: dict[str, Any] = dict(zip(self._order, columns, strict=True))
+        for at, (name, kind, _, values) in self._named:
+            state[name] = _named(kind, values, columns[at])
+        if missing := self._every & ~given:
+            for at, name in enumerate(self._order):
+                if missing >> at & 1:
+                    state[name] = None
+        return state
+
+    def _fields_of(self, given: int, columns: tuple[float, ...]) -> dict[str, Any]:
+        """The same of a schema with vectors."""
         state: dict[str, Any] = {}
         at = 0
         for name, kind, size, values in self._fields:

@@ -1,0 +1,88 @@
+"""A connected socket whose every call ends by a deadline."""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import time
+
+#: Bytes of one read: an answer has a few hundred.
+_READ = 16384
+
+
+class Line:
+    """Bytes there and back.
+
+    A plain socket never blocks, and is waited for where it has to be: with a timeout of its own,
+    which each deadline would change, a read or write is three system calls instead of one or two.
+
+    Args:
+        own: a connected socket, plain or TLS. It is closed with this.
+    """
+
+    def __init__(self, own: socket.socket) -> None:
+        self._own = own
+        self._plain = not isinstance(own, ssl.SSLSocket) and hasattr(select, "poll")
+        if self._plain:
+            own.setblocking(False)
+            self._readable, self._writable = select.poll(), select.poll()
+            self._readable.register(own, select.POLLIN)
+            self._writable.register(own, select.POLLOUT)
+
+    def read(self, end: float) -> bytes:
+        """What comes next; nothing at the end of the stream.
+
+        Args:
+            end: `time.monotonic` seconds.
+
+        Raises:
+            TimeoutError: nothing came until ``end``. OSError: the connection is gone.
+        """
+        if not self._plain:
+            self._own.settimeout(left(end))
+            return self._own.recv(_READ)
+        while True:
+            if self._readable.poll(left(end) * 1e3):
+                try:
+                    return self._own.recv(_READ)
+                except BlockingIOError:  # it only looked as if
+                    continue
+
+    def write(self, data: bytes, end: float) -> None:
+        """Send all of ``data``. TimeoutError at ``end``, when a part of it may be out; OSError."""
+        if not self._plain:
+            self._own.settimeout(left(end))
+            self._own.sendall(data)
+            return
+        rest: bytes | memoryview = data
+        while True:
+            try:
+                sent = self._own.send(rest)
+            except BlockingIOError:
+                sent = 0
+            if sent == len(rest):
+                return
+            rest = memoryview(rest)[sent:]
+            self._writable.poll(left(end) * 1e3)
+
+    def readable(self) -> bool:
+        """Whether something can be read at once."""
+        if self._plain:
+            return bool(self._readable.poll(0))
+        return bool(select.select([self._own], [], [], 0)[0])
+
+    def end(self) -> None:
+        """There is nothing more to write."""
+        self._own.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self._own.close()
+
+
+def left(end: float) -> float:
+    """Seconds until ``end``; TimeoutError if there are none (0 would mean not to block)."""
+    seconds = end - time.monotonic()
+    if seconds <= 0:
+        raise TimeoutError
+    return seconds
