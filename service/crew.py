@@ -9,6 +9,7 @@ from wmrt.control import Channel
 from wmrt.control.rate import steps_per_question, training_period
 from wmrt.core import memory
 from wmrt.core.errors import UnsupportedError
+from wmrt.kernels.native.library import library
 from wmrt.runtime.group import SessionGroup
 from wmrt.runtime.world_model import WorldModel
 from wmrt.service.consensus import channels_of, described
@@ -36,7 +37,7 @@ class Crew:
 
     Raises:
         SafetyError: a period that is not the model's. UnsupportedError: a processor or a priority
-            that was asked for and cannot be had.
+            that was asked for and cannot be had, or the native library, which it takes to spin.
     """
 
     def __init__(
@@ -48,6 +49,9 @@ class Crew:
         self.channels: tuple[Channel, ...] = ()
         self.period = _period(self.seats[0], settings)
         self._gather = gather
+        in_turn = gather is None and len(self.seats) > 1
+        self.timed = settings.deadline_by == "timer" and not in_turn
+        self.owned, ways = _reading(settings, self.timed)
         stepper = Worker(
             "wmrt-steps", cpu, settings.priority, None if gather is None else gather.run
         )
@@ -56,10 +60,7 @@ class Crew:
             self.workers: tuple[Worker, ...] = (stepper,) * len(self.seats)
         else:
             self.workers = tuple(Worker(f"wmrt-robot-{i}") for i in range(len(self.seats)))
-        in_turn = gather is None and len(self.seats) > 1
-        self.timed = settings.deadline_by == "timer" and not in_turn
         self.threads = (stepper, *self.workers)
-        self.owned, ways = _reading(settings, self.timed)
         self.described: dict[str, Any] = {
             "robots": len(self.seats),
             "deadline_by": {
@@ -97,7 +98,11 @@ def _reading(settings: ServeSettings, timed: bool) -> tuple[bool, dict[str, Any]
         reason = "this system has no epoll or no eventfd"
     if reason is not None:
         told.update(resolved="direct", reason=reason)
-    return told["resolved"] == "owned", told
+    owned = told["resolved"] == "owned"
+    if owned and settings.spin:
+        library()  # refuses
+    told["spin_us"] = settings.spin if owned else 0.0
+    return owned, told
 
 
 def _period(seat: Seat, settings: ServeSettings) -> float:

@@ -109,7 +109,7 @@ class Desk:
         self._simulated = settings.clock == "step"
         self.breakers = Breakers(default_limits(seat.schema, seat.actions, period), robot=robot)
         self.policy = Watched(seat)
-        self.bell = Doorbell() if timed and owned else None
+        self.bell = Doorbell(settings.spin * 1e-6) if timed and owned else None
         given: dict[str, Any] = {
             "breakers": self.breakers,
             "clock": StepClock(period) if self._simulated else None,

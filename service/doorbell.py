@@ -14,9 +14,22 @@ import weakref
 from typing import Protocol
 
 from wmrt.control import Bell
+from wmrt.kernels.native.library import library
 
 #: Whether this system has what it takes.
 POSSIBLE = hasattr(select, "epoll") and hasattr(os, "eventfd")
+
+
+def _look(first: int, second: int, spin_ns: int) -> int:
+    """`wmrt_wait` of the native library, without its spinning."""
+    poll = select.poll()
+    poll.register(first, select.POLLIN)
+    if second >= 0:
+        poll.register(second, select.POLLIN)
+    found = 0
+    for file, _ in poll.poll():
+        found |= 1 if file == first else 2
+    return found
 
 
 class Source(Protocol):
@@ -33,10 +46,20 @@ class Source(Protocol):
 
 
 class Doorbell(Bell):
-    """For one policy's thread; it may `wait`, everybody may do the rest."""
+    """For one policy's thread; it may `wait`, everybody may do the rest.
 
-    def __init__(self) -> None:
+    Args:
+        spin: seconds for which it looks again and again before it sleeps, outside of Python's
+            interpreter lock: in Python itself it would keep the event loop from it.
+
+    Raises:
+        UnsupportedError: to spin takes the native library, and it cannot be had.
+    """
+
+    def __init__(self, spin: float = 0.0) -> None:
         super().__init__()
+        self._spin_ns = round(spin * 1e9)
+        self._look = _look if self._spin_ns == 0 else library().wmrt_wait
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         weakref.finalize(self, os.close, self._event)  # whoever rings late must not meet another
         self._source: Source | None = None
@@ -57,17 +80,13 @@ class Doorbell(Bell):
     def wait(self) -> None:
         source = self._source
         file = -1 if source is None else source.watch()
-        poll = select.poll()
-        poll.register(self._event, select.POLLIN)
-        if file >= 0:
-            poll.register(file, select.POLLIN)
-        woken = [one for one, _ in poll.poll()]
-        if self._event in woken:
+        woken = self._look(self._event, file, self._spin_ns)
+        if woken & 1:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._event)
         if source is None or file < 0:
             return
-        if file in woken:
+        if woken & 2:
             source.take_in()
         else:
             source.unwatch()

@@ -62,6 +62,8 @@ class ServeSettings(BaseSettings):
             each through a queue and a task. Each is what the one before it is compared with, and
             what it falls to where it cannot be: `/v1/info` says so.
         http: ``httptools`` parses requests in C; ``h11``, what it is compared with, in Python.
+        spin: microseconds for which an ``owned`` socket is looked at again and again after a step,
+            before its thread sleeps: waking it takes 50 us. It keeps its processor busy.
         deadline_by: ``timer`` decides a step in the policy's thread, or in that of an alarm;
             ``thread``, what it is compared with, in a third one that waits for both. Models that
             share no read of the weights are stepped one after the other, which takes ``thread``.
@@ -115,6 +117,7 @@ class ServeSettings(BaseSettings):
     deadline_by: Literal["timer", "thread"] = "timer"
     websocket: Literal["owned", "direct", "asgi"] = "owned"
     http: Literal["httptools", "h11"] = "httptools"
+    spin: float = Field(0.0, ge=0, le=1e6, allow_inf_nan=False)
     drain: float = Field(5.0, ge=0, allow_inf_nan=False)
     audit: Path | None = None
     tls_cert: Path | None = None

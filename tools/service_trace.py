@@ -22,10 +22,10 @@ from wmrt.core.wire import Acted, pack_acted
 #: Piece of a round trip: the stamps that it lies between.
 PIECES = {
     "client: encode": ("called", "sending"),
-    "to the event loop": ("sending", "received"),
-    "event loop: parse": ("received", "submitted"),
-    "event loop: begin the step": ("submitted", "put"),
-    "to the policy's thread": ("put", "asked"),
+    "to the policy's thread": ("sending", "received"),
+    "read and parse": ("received", "submitted"),
+    "begin the step": ("submitted", "put"),
+    "controller: to the question": ("put", "asked"),
     "controller: around the policy": ("asked", "policy_begins"),
     "policy": ("policy_begins", "policy_ends"),
     "controller: decide": ("policy_ends", "decided"),
@@ -44,14 +44,16 @@ def serve(folder: Path, **arguments: Any) -> None:
     from wmrt.service.desk import Desk
     from wmrt.service.direct import DirectWebSocket
     from wmrt.service.host import Host
+    from wmrt.service.owned import OwnedWebSocket
     from wmrt.service.seats import ModelSeat
     from wmrt.service.server import Server, listening
     from wmrt.service.settings import ServeSettings
 
     now: dict[str, int] = {}
     rows: list[dict[str, int]] = []
-    stamped(DirectWebSocket, "data_received", now, before="received")
-    stamped(Host, "submit", now, before="submitted")
+    stamped(DirectWebSocket, "data_received", now, before="received")  # of the first messages
+    stamped(OwnedWebSocket, "take_in", now, before="received")
+    stamped(Host, "_post", now, before="submitted")
     stamped(TimedController, "start", now, after="put")
     stamped(Panel, "reply", now, before="asked")
     stamped(ModelSeat, "step", now, before="policy_begins", after="policy_ends")

@@ -19,7 +19,7 @@ from wmrt.core import machine
 from wmrt.core.errors import UnsupportedError, UsageError
 
 #: WMRT_ABI of wmrt.h: what this file was written for.
-ABI = 1
+ABI = 2
 #: Where setup.py puts the library.
 PATH = Path(__file__).with_name("_native.so")
 #: Names of wmrt.h's formats and activations, to its numbers.
@@ -77,6 +77,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
         (c_int, c_void_p, POINTER(Matrix), c_void_p, c_int, c_void_p, c_void_p),
     ),
     "wmrt_stream": (c_int64, (c_int, c_void_p, c_void_p, c_size_t)),
+    "wmrt_wait": (c_int, (c_int, c_int, c_int64)),
 }
 
 _lock = threading.Lock()

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define WMRT_ABI 1
+#define WMRT_ABI 2
 #define WMRT_API __attribute__((visibility("default")))
 
 enum { WMRT_ISA_PORTABLE, WMRT_ISA_AVX2, WMRT_ISA_AVX512_VNNI, WMRT_ISA_NEON_DOTPROD, WMRT_ISAS };
@@ -60,5 +60,9 @@ WMRT_API int wmrt_linear(int isa, wmrt_pool *pool, const wmrt_matrix *matrix, co
 /* Reads `bytes` from `data` with all threads of the pool, prefetched: the floor of a step that
  * reads as many bytes. Returns nanoseconds, or a negative error. */
 WMRT_API int64_t wmrt_stream(int isa, wmrt_pool *pool, const void *data, size_t bytes);
+
+/* Waits until one of two descriptors (-1: none) can be read, or a signal comes: spins for
+ * `spin_ns`, then sleeps. 1 for the first one, 2 for the second, 3 for both, 0 for neither. */
+WMRT_API int wmrt_wait(int first, int second, int64_t spin_ns);
 
 #endif

@@ -11,7 +11,7 @@ import pytest
 
 from tests.control.stalls import PATIENCE, until
 from wmrt.control import worker as module
-from wmrt.control.worker import Finished, Worker
+from wmrt.control.worker import Bell, Finished, Worker
 
 
 class Clerk:
@@ -47,6 +47,30 @@ def test_an_answer_and_what_it_answers() -> None:
     assert clerk.worker.wait(PATIENCE)
     assert clerk.worker.take() == Finished("a", ("a", False))
     assert clerk.worker.take() is None and not clerk.worker.wait(0.0)
+    clerk.worker.stop()
+
+
+def test_a_question_of_its_own_needs_no_bell() -> None:
+    """What a thread asks itself it looks for next; who waits may bring a question."""
+    rung: list[str] = []
+
+    class Counting(Bell):
+        def ring(self) -> None:
+            rung.append(threading.current_thread().name)
+            super().ring()
+
+        def wait(self) -> None:
+            super().wait()
+            if rung == ["MainThread"]:
+                clerk.worker.ask("b")
+
+    clerk = Clerk()
+    clerk.worker.bell = Counting()
+    clerk.worker.ask("a")
+    assert clerk.next() == Finished("b", ("b", False))
+    assert rung == ["MainThread"]  # which it replaced
+    clerk.worker.ask("c")
+    assert clerk.next().question == "c" and rung == ["MainThread"] * 2
     clerk.worker.stop()
 
 

@@ -30,8 +30,8 @@ FORBIDDEN = re.compile(
 OWN_INCLUDES = re.compile(r'#\s*include\s+"([^"]+)"')
 #: System headers; the last three inside files of one architecture.
 SYSTEM = {
-    *("limits.h", "math.h", "pthread.h", "sched.h", "signal.h", "stdatomic.h", "stdbool.h"),
-    *("stddef.h", "stdint.h", "stdlib.h", "string.h", "time.h", "sys/auxv.h"),
+    *("errno.h", "limits.h", "math.h", "poll.h", "pthread.h", "sched.h", "signal.h", "stdatomic.h"),
+    *("stdbool.h", "stddef.h", "stdint.h", "stdlib.h", "string.h", "time.h", "sys/auxv.h"),
     *("cpuid.h", "immintrin.h", "arm_neon.h"),
 }
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wvla", "-Wstrict-prototypes"]

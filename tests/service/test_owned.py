@@ -20,6 +20,7 @@ from tests.service.doubles import CanarySeat, Running, service, until
 from tests.service.raw import Raw, state
 from tests.service.test_desk import Hanging
 from tests.service.test_direct import CONT, PING, TEXT, frame, own_socket
+from wmrt.core.errors import UnsupportedError
 from wmrt.core.wire import VERSION, Acted
 from wmrt.service.crew import Crew
 from wmrt.service.doorbell import Doorbell
@@ -408,6 +409,32 @@ def test_where_it_cannot_be_it_says_so(
     crew.close()
 
 
+def test_a_thread_that_spins_lets_the_event_loop_run(tmp_path: Path, taken: Counter[str]) -> None:
+    with service(tmp_path, websocket="owned", spin=2e5, tcp=True) as running:
+        raw = running.raw()
+        one = owned(running, raw)
+        with httpx.Client(base_url=running.tcp, trust_env=False, timeout=20.0) as http:
+            for sequence in range(1, 10):
+                assert raw.acted(sequence).sequence == sequence
+                assert http.get("/v1/info").json()["crew"]["websocket"]["spin_us"] == 2e5
+                until(lambda: one._watched)
+        raw.channel.drop()  # while it looks for the next one
+        until(lambda: not running.server.server_state.connections)
+    assert taken["wmrt-policy"] >= 8
+
+
+def test_to_spin_takes_the_native_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("wmrt.kernels.native.library._library", None)
+    monkeypatch.setattr("wmrt.kernels.native.library.PATH", tmp_path / "none.so")
+    with pytest.raises(UnsupportedError, match="native library"):
+        Crew([CanarySeat()], ServeSettings(cpu=-1, spin=50.0))
+    crew = Crew([CanarySeat()], ServeSettings(cpu=-1))
+    assert crew.described["websocket"] == {
+        "requested": "owned", "resolved": "owned", "spin_us": 0.0,
+    }  # fmt: skip
+    crew.close()
+
+
 class Pipe:
     """A source that counts."""
 
@@ -427,8 +454,9 @@ class Pipe:
         self.calls.append("unwatch")
 
 
-def test_a_doorbell_tells_who_has_come() -> None:
-    bell, pipe = Doorbell(), Pipe()
+@pytest.mark.parametrize("spin", [0.0, 0.001, 10.0])
+def test_a_doorbell_tells_who_has_come(spin: float) -> None:
+    bell, pipe = Doorbell(spin), Pipe()
     bell.ring()
     bell.ring()
     bell.wait()  # for both

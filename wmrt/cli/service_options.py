@@ -170,6 +170,7 @@ process_options = section(
         help="Processor of the inference thread, -1 for any. Default: the last one.",
     ),
     option("--priority", type=int, help="Its SCHED_FIFO priority, 1 to 99. Default: none."),
+    option("--spin", type=float, help="Microseconds it looks for the next message, then sleeps."),
     option("--stuck-after", type=float, help="Seconds of one step. Default: 10."),
     DRAIN,
 )

@@ -45,6 +45,7 @@ class Channel:
     Args:
         end: `time.monotonic` seconds until which it has to be open.
         robot: sent as `ROBOT_HEADER`, by which a fleet finds the robot's process.
+        spin: seconds, see `wmrt.client.Client`.
 
     Raises:
         Lost: it cannot be had until then. ServiceError: the service refuses, by name.
@@ -57,6 +58,7 @@ class Channel:
         end: float,
         context: ssl.SSLContext | None,
         robot: str | None = None,
+        spin: float = 0.0,
     ) -> None:
         #: `time.monotonic` seconds since when something was sent and nothing heard; None if not.
         self.silent: float | None = None
@@ -67,7 +69,7 @@ class Channel:
         self._known = False  # where frames begin
         self._protocol = ClientProtocol(parse_uri(address.uri), max_size=_MAX)
         try:
-            self._line = Line(address.socket(left(end), context))
+            self._line = Line(address.socket(left(end), context), spin)
         except OSError as error:
             hint = "; without TLS it is at ws://" if isinstance(error, ssl.SSLError) else ""
             raise Lost(f"{address.text}: {error.strerror or error}{hint}") from None

@@ -11,12 +11,13 @@ from typing import Any, Literal
 
 from wmrt.client.address import Address
 from wmrt.client.backoff import Backoff
-from wmrt.client.channel import Channel, Lost, read_object
+from wmrt.client.channel import Channel, Lost
 from wmrt.client.encode import Encoder
 from wmrt.client.given import positions, reading, seconds, sendable
 from wmrt.client.link import PASSING, Link, Target
 from wmrt.client.reply import Answer, answer
 from wmrt.client.sent import Sent
+from wmrt.client.spinning import duration
 from wmrt.core.errors import DeadlineError, ServiceError, UsageError
 from wmrt.core.types import ActionSpec
 from wmrt.core.wire import VERSION, Acted, Observed, session_number, session_text
@@ -44,6 +45,8 @@ class Client:
         on_event: gets (name, details) of everything that happens to the connection.
         backoff: waits between attempts to connect.
         tls: for wss; default the system's certificates.
+        spin: seconds (at most 1) for which an answer is looked for again and again before the
+            thread sleeps: it keeps a processor, and this process's other threads, busy.
 
     Attributes:
         schema, actions, period, clock: the service's.
@@ -68,13 +71,14 @@ class Client:
         on_event: Callable[[str, Mapping[str, Any]], object] | None = None,
         backoff: Backoff | None = None,
         tls: ssl.SSLContext | None = None,
+        spin: float = 0.0,
     ) -> None:
         if on_lost not in ("raise", "reopen"):
             raise UsageError(f"on_lost={on_lost!r}: raise or reopen")
         self._deadline, self._encoder = seconds(deadline), Encoder(encoding)
         target = Target(
             *(Address(address), robot, sendable(token), tls, on_lost == "reopen", on_event),
-            backoff=Backoff() if backoff is None else backoff,
+            *(Backoff() if backoff is None else backoff, duration(spin)),
         )
         own = None if session is None else session_number(session)
         self._link = Link(target, own, measured)
@@ -265,7 +269,7 @@ class Client:
             channel = self._channel(end, "a reset")
             try:
                 channel.send(json.dumps(wanted), end)
-                self._link.epoch = self._await_reset(channel, end)
+                self._link.epoch = self._link.restarted(channel, end)
                 return
             except Lost as error:
                 self._link.lost(error)
@@ -274,17 +278,6 @@ class Client:
                 # Whether it is in the new epoch, another connection tells.
                 self._link.lost(Lost("a reset without an answer"))
                 raise missed from None
-
-    def _await_reset(self, channel: Channel, end: float) -> int:
-        """The new epoch."""
-        while True:
-            message = channel.receive(end)
-            data = read_object(message)
-            if data.get("kind") == "opened":
-                return int(data["epoch"])
-            refused = self._link.refused(data)
-            if refused is not None and refused[2] is None:  # not about an observation
-                raise ServiceError(refused[1], refused[0])
 
     def close(self) -> None:
         """Say good-bye: another client may have the robot at once. The session may be resumed."""

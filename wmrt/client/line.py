@@ -7,6 +7,8 @@ import socket
 import ssl
 import time
 
+from wmrt.client.spinning import received
+
 #: Bytes of one read: an answer has a few hundred.
 _READ = 16384
 
@@ -19,10 +21,11 @@ class Line:
 
     Args:
         own: a connected socket, plain or TLS. It is closed with this.
+        spin: seconds for which a read looks again and again before the thread sleeps.
     """
 
-    def __init__(self, own: socket.socket) -> None:
-        self._own = own
+    def __init__(self, own: socket.socket, spin: float = 0.0) -> None:
+        self._own, self._spin = own, spin
         self._plain = not isinstance(own, ssl.SSLSocket) and hasattr(select, "poll")
         if self._plain:
             own.setblocking(False)
@@ -39,6 +42,10 @@ class Line:
         Raises:
             TimeoutError: nothing came until ``end``. OSError: the connection is gone.
         """
+        if self._spin:
+            data = received(self._own, _READ, min(self._spin, left(end)))
+            if data is not None:
+                return data
         if not self._plain:
             self._own.settimeout(left(end))
             return self._own.recv(_READ)

@@ -47,6 +47,7 @@ class Target:
     reopen: bool = False
     on_event: Callable[[str, Mapping[str, Any]], object] | None = None
     backoff: Backoff = field(default_factory=Backoff)
+    spin: float = 0.0
 
     def __post_init__(self) -> None:
         required("robot", self.robot, str, "its name, a text")
@@ -145,7 +146,7 @@ class Link:
 
     def _dial(self, end: float) -> Channel:
         target = self.target
-        return Channel(target.address, target.token, end, target.tls, target.robot)
+        return Channel(target.address, target.token, end, target.tls, target.robot, target.spin)
 
     def _open(self, channel: Channel, end: float) -> dict[str, Any]:
         """Ask for the session; what the service says."""
@@ -219,6 +220,17 @@ class Link:
         if name == "taken_over":
             self._final = ServiceError(message, name)
         return name, message, data.get("sequence")
+
+    def restarted(self, channel: Channel, end: float) -> int:
+        """The epoch that a reset begins, once the service says so."""
+        while True:
+            message = channel.receive(end)
+            data = read_object(message)
+            if data.get("kind") == "opened":
+                return int(data["epoch"])
+            refused = self.refused(data)
+            if refused is not None and refused[2] is None:  # not about an observation
+                raise ServiceError(refused[1], refused[0])
 
     def missed(self, said: str) -> DeadlineError:
         """The deadline has passed: count it."""
