@@ -154,7 +154,8 @@ class Registry:
         held = old.held(time.monotonic(), self._settings.hold)
         if held and self._settings.on_second_client == "refuse":
             self._audit.note("refused", robot=old.robot, reason="held")
-            raise Refusal("held", f"another client holds robot {old.robot}")
+            until = f"as it closes, or {self._settings.hold:g} s after its connection broke"
+            raise Refusal("held", f"another client holds robot {old.robot}; it lets go {until}")
         place.desk.require_measured(measured)  # whose session it was can still go on with it
         new = Session(old.robot, time.monotonic(), old.epoch + 1)
         with place.entering:

@@ -13,7 +13,7 @@ export class Report {
       ["Kernels", Object.entries(run.kernels ?? {}).map(([name, n]) => `${name} × ${n}`).join(", ")],
       ["Layout", run.layout && (run.layout.running ?? "as stored")],
       ["Resident bytes", run.model_bytes === undefined ? null : `${bytes(run.model_bytes)} (${whole(run.model_bytes)})`],
-      ["Inference thread", placed(thread)],
+      ["Inference thread", placed(thread)], ["Consensus", crew.consensus?.resolved.join(", ")],
       ["Robots", `${crew.robots}${crew.robots > 1 ? (crew.shared_read_of_weights ? ", one read of the weights" : ", stepped in turn") : ""}`],
       ["Period", `${ms(info.period * 1000)} ms`], ["Deadline", info.deadline === null ? "none" : `${ms(info.deadline * 1000)} ms`],
       ["Clock", info.clock], ["Schema", info.schema_hash.slice(0, 16)],
