@@ -31,8 +31,10 @@ from wmrt.core.errors import WmrtError
 from wmrt.runtime.bench.flat import LEAK, LIMIT, growth, verdict
 
 READINGS = 240
-#: Steps of each robot before the first reading: more than anything is kept of.
+#: Steps of each robot before the first reading: more than anything is kept of. Trouble comes in
+#: between so often, s: what the C library keeps for each thread to use again has to be full, too.
 WARM_UP = 10_500
+WARM_EVERY = 0.5
 
 
 class Rider:
@@ -52,9 +54,6 @@ class Rider:
         self._thread.start()
 
     def _run(self) -> None:
-        for _ in range(self._warm_up):
-            self._step()
-        self.warm.set()
         due = time.monotonic()
         while not self._ended.is_set():
             try:
@@ -63,15 +62,18 @@ class Rider:
                 self._step()
             except WmrtError as error:
                 self.counts[getattr(error, "name", type(error).__name__)] += 1
+            if self.counts["answers"] < self._warm_up:
+                continue
+            self.warm.set()
             if self._hz:
                 due = max(due + 1 / self._hz, time.monotonic() - 1.0)
                 self._ended.wait(max(0.0, due - time.monotonic()))
 
-    def ready(self) -> None:
-        """Wait for the end of its warm-up; `WmrtError` if it does not come."""
-        while not self.warm.wait(1.0):
-            if not self._thread.is_alive():
-                raise WmrtError("a robot ended in its warm-up; its error stands above")
+    def ready(self) -> bool:
+        """Whether its warm-up is over; `WmrtError` if it does not come to be."""
+        if not self._thread.is_alive():
+            raise WmrtError("a robot ended in its warm-up; its error stands above")
+        return self.warm.is_set()
 
     def _step(self) -> None:
         canary = round(self._rng.uniform(-1, 1), 6)
@@ -105,6 +107,35 @@ class Rider:
         self.client.close()
 
 
+class Trouble:
+    """One kind after the other.
+
+    Attributes:
+        told: how often each has come. secrets: replies with what no reply may hold.
+    """
+
+    def __init__(self, service: Service, riders: list[Rider]) -> None:
+        self._service, self._riders = service, riders
+        self._rng = random.Random(secrets_seed())
+        self._kinds = itertools.cycle(
+            ["reset", "breaks", "other process", "garbage", "look", "second"]
+        )
+        self.told, self.secrets = Counter[str](), 0
+
+    def comes(self) -> None:
+        kind, replies = next(self._kinds), list[str]()
+        self.told[kind] += 1
+        if kind == "garbage":
+            garbage(self._service, self._rng, replies)
+        elif kind == "look":
+            look(self._service, replies)
+        elif kind == "second":
+            second(self._service, self._rng, len(self._riders))
+        else:
+            self._rng.choice(self._riders).trouble.append(kind)
+        self.secrets += sum(any(secret in reply for secret in SECRETS) for reply in replies)
+
+
 def garbage(service: Service, rng: random.Random, replies: list[str]) -> None:
     """Somebody who does not know the protocol, in three ways."""
     for first in (b"", handshake()):
@@ -134,12 +165,12 @@ def soak(
 ) -> dict[str, Any]:  # fmt: skip
     """Readings over ``seconds``, with trouble every ``every`` seconds."""
     riders = [Rider(service.unix, f"r{i}", hz, canary, warm_up) for i in range(robots)]
-    for rider in riders:
-        rider.ready()
-    rng, replies = random.Random(secrets_seed()), list[str]()
-    kinds = itertools.cycle(["reset", "breaks", "garbage", "look", "other process", "second"])
+    trouble = Trouble(service, riders)
+    while not all(rider.ready() for rider in riders):
+        trouble.comes()
+        time.sleep(WARM_EVERY)
+    trouble.told.clear()
     readings: list[tuple[int, int, int, int]] = []
-    told, secrets = Counter[str](), 0
     began = time.monotonic()
     read_at = trouble_at = began
     while (now := time.monotonic()) < began + seconds:
@@ -150,22 +181,14 @@ def soak(
             bar(now - began)
         if now >= trouble_at:
             trouble_at += every
-            kind = next(kinds)
-            told[kind] += 1
-            if kind == "garbage":
-                garbage(service, rng, replies)
-            elif kind == "look":
-                look(service, replies)
-            elif kind == "second":
-                second(service, rng, robots)
-            else:
-                rng.choice(riders).trouble.append(kind)
-            secrets += sum(any(secret in reply for secret in SECRETS) for reply in replies)
-            replies.clear()
+            trouble.comes()
         time.sleep(0.05)
     for rider in riders:
         rider.end()
-    return _told(readings, riders, service) | {"trouble": dict(told), "replies_with_paths": secrets}
+    return _told(readings, riders, service) | {
+        "trouble": dict(trouble.told),
+        "replies_with_paths": trouble.secrets,
+    }
 
 
 def _told(readings: Any, riders: list[Rider], service: Service) -> dict[str, Any]:
