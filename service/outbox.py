@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from wmrt.core.wire import Acted
+from wmrt.safety import State
 from wmrt.service.desk import Job
 from wmrt.service.logs import log, overrun
 from wmrt.service.meter import Meter
@@ -17,6 +18,9 @@ from wmrt.service.places import Place, Seen
 from wmrt.service.refusals import Refusal
 
 T = TypeVar("T")
+#: Seconds that ordinary steps may go uncounted. A loop of 1 kHz otherwise wakes the event loop a
+#: thousand times a second, which then is in the way of the next step.
+UNCOUNTED = 0.01
 
 
 class Outbox:
@@ -49,6 +53,7 @@ class Outbox:
         self.idle.set()
         self.sent: Counter[str] = Counter()
         self._told: deque[tuple[Job, Acted, int]] = deque()
+        self._coming, self._caught_up = False, 0.0  # `catch_up` will be called; when it was last
 
     def add(self, job: Job) -> None:
         """It is in work. Any thread."""
@@ -72,7 +77,22 @@ class Outbox:
         self.sent["at once" if sent else "in the event loop"] += 1
         if not sent:
             self.loop.call_soon_threadsafe(job.done, answer)
-        self.loop.call_soon_threadsafe(self.catch_up)
+        self._have_counted(answer)
+
+    def _have_counted(self, answer: Acted) -> None:
+        """Have the event loop catch up: at once where somebody waits to hear of it."""
+        if answer.late or answer.breakers != State.CLOSED.value:
+            self.loop.call_soon_threadsafe(self.catch_up)
+        elif not self._coming:
+            self._coming = True
+            self.loop.call_soon_threadsafe(self._catch_up_soon)
+
+    def _catch_up_soon(self) -> None:
+        wait = self._caught_up + UNCOUNTED - time.monotonic()
+        if wait > 0:
+            self.loop.call_later(wait, self.catch_up)
+        else:
+            self.catch_up()
 
     def _outdated(self, job: Job) -> bool:
         """Whether a reset has come while it was in work, or its robot has left."""
@@ -80,7 +100,8 @@ class Outbox:
         return place is None or place.session.epoch != job.observed.epoch
 
     def catch_up(self) -> None:
-        """Count what was sent from other threads."""
+        """Count what was sent from other threads. Before anybody is told of anything."""
+        self._coming, self._caught_up = False, time.monotonic()
         while self._told:
             job, answer, answered_ns = self._told.popleft()
             self._acted(job, answer, answered_ns)

@@ -4,8 +4,9 @@ uvicorn that echoes the same bytes, in turns, on one machine.
     python tools/service_latency.py --json benchmarks/service_latency.json
     python tools/service_latency.py --model highway --recipe nvfp4 --rounds 20
 
-`--control` adds what the service's own mechanisms are compared with: a thread that waits for the
-deadline, and messages through a queue and tasks. `--segments` tells where the time goes.
+`--control` adds what the service's own mechanisms are compared with: an event loop that reads, a
+thread that waits for the deadline, messages through a queue and tasks; and sides that spin, which
+takes a processor for each. `--segments` tells where the time goes.
 
 A round trip ends when the answer has been read into an array. `above_act` is what is left of it
 after the service's own control step (breakers included), `above_step` after the policy's step.
@@ -38,6 +39,8 @@ from wmrt.core.wire import FLOATS, ROBOT_HEADER, Observed, pack_observed
 #: One sample: round trip, the service's control step, the policy's own step; nanoseconds.
 Sample = tuple[int, int, int]
 WARM_UP = 50
+#: Seconds that those who spin look for the next message, with `--control`.
+SPIN = 0.003
 
 
 def whole_state(schema: dict[str, Any]) -> dict[str, Any]:
@@ -54,9 +57,9 @@ def whole_state(schema: dict[str, Any]) -> dict[str, Any]:
     return state
 
 
-def websocket_arm(address: str, robot: str) -> Callable[[], Sample]:
-    """One step over a WebSocket."""
-    client = connect(address, robot, opening=120.0, deadline=10.0)
+def websocket_arm(address: str, robot: str, spin: float = 0.0) -> Callable[[], Sample]:
+    """One step over a WebSocket; ``spin``: of the client, seconds."""
+    client = connect(address, robot, opening=120.0, deadline=10.0, spin=spin)
     state = whole_state(client.schema)
 
     def step() -> Sample:
@@ -249,18 +252,21 @@ def started(
     compared = {}
     if control:
         thread, asgi = {"WMRT_SERVE_DEADLINE_BY": "thread"}, {"WMRT_SERVE_WEBSOCKET": "asgi"}
+        spun = ("--spin", str(SPIN * 1e6))
         compared = {
-            "Unix, the event loop reads": serve(f"{folder}/d", WMRT_SERVE_WEBSOCKET="direct"),
-            "Unix, and a thread waits": serve(f"{folder}/t", **thread),
-            "Unix, queue and tasks": serve(f"{folder}/q", **asgi),
-            "Unix, both": serve(f"{folder}/b", **thread, **asgi),
+            "Unix, the event loop reads": (serve(f"{folder}/d", WMRT_SERVE_WEBSOCKET="direct"), 0),
+            "Unix, and a thread waits": (serve(f"{folder}/t", **thread), 0),
+            "Unix, queue and tasks": (serve(f"{folder}/q", **asgi), 0),
+            "Unix, both": (serve(f"{folder}/b", **thread, **asgi), 0),
+            "Unix, the service spins": (serve(f"{folder}/w", *spun), 0),
+            "Unix, both sides spin": (serve(f"{folder}/x", *spun), SPIN),
         }
     return {
         "echo, WebSocket, Unix": echo_arm(f"unix:{folder}/e"),
         "WebSocket, Unix": websocket_arm(alone, "unix"),
         "WebSocket, Unix, group of 3": websocket_arm(group, "unix"),
         "WebSocket, TCP, group of 3": websocket_arm(f"ws://127.0.0.1:{port}", "tcp"),
-        **{arm: websocket_arm(address, "unix") for arm, address in compared.items()},
+        **{arm: websocket_arm(path, "unix", spin) for arm, (path, spin) in compared.items()},
         # The last one: it is closed after 5 s without a request.
         "HTTP, TCP, group of 3": http_arm("127.0.0.1", port, "http"),
     }

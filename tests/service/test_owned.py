@@ -25,6 +25,7 @@ from wmrt.core.wire import VERSION, Acted
 from wmrt.service.crew import Crew
 from wmrt.service.doorbell import Doorbell
 from wmrt.service.host import Host
+from wmrt.service.outbox import UNCOUNTED
 from wmrt.service.owned import OwnedWebSocket
 from wmrt.service.refusals import Refusal
 from wmrt.service.settings import ServeSettings
@@ -433,6 +434,39 @@ def test_to_spin_takes_the_native_library(monkeypatch: pytest.MonkeyPatch, tmp_p
         "requested": "owned", "resolved": "owned", "spin_us": 0.0,
     }  # fmt: skip
     crew.close()
+
+
+def test_a_loop_that_is_fast_is_counted_a_few_times_a_second(running: Running) -> None:
+    """Each answer once; at once where a step is no ordinary one, or somebody asks."""
+    raw = running.raw()
+    owned(running, raw)
+    outbox, woken = running.host.outbox, Counter[str]()
+
+    class Loop:
+        """The event loop, and who wakes it."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(loop, name)
+
+        def call_soon_threadsafe(self, do: Any, *arguments: Any) -> None:
+            woken[do.__name__] += 1
+            loop.call_soon_threadsafe(do, *arguments)
+
+    loop, outbox.loop = outbox.loop, Loop()  # type: ignore[assignment]
+    try:
+        began = time.monotonic()
+        for sequence in range(1, 301):
+            assert raw.acted(sequence).sequence == sequence
+        took = time.monotonic() - began
+        assert 1 <= woken["_catch_up_soon"] <= took / UNCOUNTED + 2 and not woken["catch_up"]
+        with httpx.Client(base_url=running.tcp, trust_env=False) as http:
+            told = http.get("/v1/info").json()["robots"]["r1"]["observations"]
+        assert told["answered"] == told["taken"] == 301  # whoever has got it may ask about it
+        unfit = raw.acted(301, state=state(float("nan")))
+        assert unfit.breakers == "open" and woken["catch_up"] == 1
+        until(lambda: not outbox.jobs and outbox.idle.is_set())
+    finally:
+        outbox.loop = loop
 
 
 class Pipe:
