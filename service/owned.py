@@ -121,15 +121,22 @@ class OwnedWebSocket(DirectWebSocket):
             except OSError:
                 data = b""
             if data:
-                self.data_received(data)
+                self._receive(data)
             else:
                 self.unshare()
+
+    def _receive(self, data: bytes) -> None:
+        try:
+            self.data_received(data)
+        except BaseException:  # asyncio does the same: what follows would not be understood
+            self.transport.abort()
+            raise
 
     def _go_on_reading(self) -> None:
         """With what the policy's thread has left."""
         with self._reading:
             if not self.transport.is_closing() and not self._held:
-                self.data_received(b"")
+                self._receive(b"")
             bell = self._bell if self._free_to_take() else None
         if bell is not None:
             bell.ring()  # it may go on waiting for the socket

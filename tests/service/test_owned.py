@@ -287,6 +287,32 @@ def test_a_client_that_sends_nonsense_while_the_thread_reads(running: Running) -
         until(lambda: running.host.registry.places["r1"].session.holder is None)
 
 
+@pytest.mark.parametrize("reader", ["wmrt-policy", "event loop"])
+def test_a_fault_while_reading_ends_the_connection_and_no_more(
+    running: Running, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    raw = running.raw()
+    one = owned(running, raw)
+    with monkeypatch.context() as patch:
+
+        def broken(*_: Any) -> None:
+            raise RuntimeError("ours")
+
+        if reader == "wmrt-policy":
+            patch.setattr(Host, "take", broken)
+        else:
+            patch.setattr(Host, "submit", broken)
+            patch.setattr(one, "_free_to_take", lambda: False)
+            running.host.registry.places["r1"].desk.bell.ring()  # type: ignore[union-attr]
+            until(lambda: not one._watched)
+        raw.say(raw.packed(1))
+        assert raw.closed() is None
+        until(lambda: not running.server.server_state.connections)
+    again = running.raw()
+    again.open("r1", session=raw.opened["session"])
+    assert again.acted(2).step == 2
+
+
 def test_a_robot_is_put_away_while_the_thread_reads(running: Running) -> None:
     import asyncio
 
