@@ -39,6 +39,7 @@ class Intake:
         self._schema = schema
         self._ages = Ages(schema, max_age_ns)
         self._has_state_field = "state" in schema.fields
+        self._clean = getattr(schema, "clean", None)
         self.unknown = 0  # optional values that were unknown or clamped, so far
         self.reset()
 
@@ -61,6 +62,9 @@ class Intake:
             if captured_ns is not None:
                 faults, unusable = self._ages.check(now_ns, captured_ns, state)
                 state.update(dict.fromkeys(unusable.keys() & state.keys()))
+            if not unusable and not faults and self._clean is not None and self._clean(state):
+                self._known = frozenset()
+                return Observation(state, (), ())
             q, issues = self._schema.quantize(state)
         except Exception:  # not a mapping, or one that raises when it is read
             finding = Finding("", "container", describe(obs), "a mapping of field names to values")

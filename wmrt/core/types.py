@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from wmrt.core.errors import SafetyError
@@ -80,7 +81,7 @@ class ActionSpec:
     def __len__(self) -> int:
         return len(self.dims)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(dim.name for dim in self.dims)
 

@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from wmrt.core.errors import StateError
 from wmrt.model import schema_json, tables
+from wmrt.model.clean import Clean
 from wmrt.model.encoded import Encoded, Raw
 from wmrt.model.encoding import Encoder
 from wmrt.model.field_checks import Knots
@@ -80,6 +81,7 @@ class StateSchema:
         instruction: name of the instruction field, or None.
         hash: SHA-256 (hex) of everything above, knots included.
         input_hash: the same without buckets and knots: equal for schemas that read states alike.
+        clean: a quick look at a dict; True if `quantize` has no issues with it. See `Clean`.
 
     Raises:
         SchemaError: a definition that cannot work; the message names the field.
@@ -107,6 +109,7 @@ class StateSchema:
         self.hash = content_hash(data)
         self.input_hash = content_hash(schema_json.without_buckets(data))
         self._encoder = Encoder(self.fields, self.columns, max_unknown)
+        self.clean = Clean(self.fields, self.columns)
         self._tables = tables.Tables(self.columns)
         self._fingerprint = Fingerprinter(self.hash, self._instruction_at())
 
