@@ -1,8 +1,8 @@
 """`POST /v1/act` without a framework between the socket and the robot.
 
 FastAPI documents the route and can serve it; `tests/service/test_quick.py` compares the two, answer
-by answer. On a 2-core machine its routing, dependencies and responses took 0.7 ms of processor time
-a step, this takes a fifth of it.
+by answer. On a busy 2-core machine a step kept the event loop for 1.56 ms with it, for 1.30 ms
+without.
 """
 
 from __future__ import annotations
@@ -46,14 +46,18 @@ async def stepped(
 
 
 class Quick:
-    """Answers control steps itself and hands everything else on to ``app``."""
+    """Answers control steps itself and hands everything else on to ``app``.
+
+    Attributes:
+        app: FastAPI's application.
+    """
 
     def __init__(self, app: ASGIApp, host: Host) -> None:
-        self._app, self._host = app, host
+        self.app, self._host = app, host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] != PATH or scope["method"] != "POST":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         headers: dict[str, str] = {}
         try:

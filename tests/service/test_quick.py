@@ -39,7 +39,7 @@ def both(tmp_path: Path) -> Iterator[list[httpx.Client]]:
     slow.mkdir()
     with service(quick, tcp=True) as one, service(slow, tcp=True) as other:
         assert isinstance(other.server.gate.app, Quick)
-        other.server.gate.app = other.server.gate.app._app
+        other.server.gate.app = other.server.gate.app.app
         made = clients([one, other])
         yield made
         for client in made:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -196,3 +199,11 @@ def test_a_listener_that_fails_stops_nobody(tmp_path: Path) -> None:
         raw.open()
         assert raw.acted(0).sequence == 0
         until(lambda: [one.sequence for one in heard] == [0])
+
+
+def test_the_event_loop_is_asyncio_s_whatever_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvloop", ModuleType("uvloop"))
+    with service(tmp_path) as running:
+        assert isinstance(running.host._loop, asyncio.SelectorEventLoop)

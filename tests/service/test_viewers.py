@@ -31,7 +31,7 @@ def running(tmp_path: Path) -> Iterator[Running]:
 
 def counter(running: Running) -> Viewers:
     """The route's application."""
-    routes = running.server.gate.app.router.routes  # type: ignore[attr-defined]
+    routes = running.server.gate.app.app.router.routes  # type: ignore[attr-defined]
     found: Viewers = next(r.app for r in routes if getattr(r, "path", "") == "/v1/live")
     return found
 
