@@ -2,13 +2,23 @@ from __future__ import annotations
 
 import gc
 import json
+import random
 import subprocess
 import sys
 
 import pytest
 
 from wmrt.quant.resident import measure_resident
-from wmrt.runtime.bench.flat import LEAK, LIMIT, READINGS, flatness
+from wmrt.runtime.bench.flat import (
+    LEAK,
+    LIMIT,
+    PARTS,
+    READINGS,
+    flatness,
+    growth,
+    uncertainty,
+    verdict,
+)
 
 
 class Memory:
@@ -56,6 +66,53 @@ def test_a_leak_that_fits_into_spare_memory_proves_nothing() -> None:
 def test_nothing_read_is_missing() -> None:
     assert flatness(lambda: None, lambda: None, 2000)["verdict"] == "missing"
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize("slope", [0, 3])
+def test_a_line_is_sure(slope: int) -> None:
+    at = list(range(0, 24_000, 100))
+    assert growth(at, [slope * x for x in at]) == pytest.approx(1000 * slope)
+    assert uncertainty(at, [slope * x for x in at]) == pytest.approx(0, abs=1e-6)
+
+
+def test_what_grows_in_stairs_is_told_with_its_uncertainty(seed: int) -> None:
+    """The interval holds what the stairs come from about as often as it says."""
+    draw, held, runs = random.Random(seed), 0, 400
+    at = list(range(0, 240_000, 1000))
+    for _ in range(runs):
+        seen, pages = [], 0
+        for _ in at:
+            pages += draw.random() < 0.125 and draw.randrange(1, 3)
+            seen.append(4000 * pages)
+        half, mean = len(at) // 2, 1000 * 0.125 * 1.5 * 4
+        grown = 1000 * (seen[-1] - seen[half]) / (at[-1] - at[half])
+        held += abs(grown - mean) <= uncertainty(at, seen)
+    assert 0.88 < held / runs < 0.995
+
+
+def test_parts_take_readings() -> None:
+    at = list(range(2 * PARTS))
+    with pytest.raises(ValueError, match="20 readings; 10 parts of their half take 21"):
+        uncertainty(at, at)
+    assert uncertainty([*at, 2 * PARTS], [*at, 2 * PARTS]) == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("own", "planted", "said"),
+    [
+        ((0, 0), (10**5, 10**4), "flat"),
+        ((LIMIT - 10, 9), (LIMIT + 10, 9), "flat"),
+        ((LIMIT - 10, 10), (10**5, 0), "not proven"),
+        ((LIMIT + 10, 11), (10**5, 0), "not proven"),
+        ((LIMIT + 10, 10), (10**5, 0), "growing"),
+        ((0, 0), (LIMIT + 10, 11), "not proven"),
+        ((-(10**6), 10), (10**5, 0), "flat"),
+    ],
+)
+def test_a_limit_within_an_interval_proves_nothing(
+    own: tuple[float, float], planted: tuple[float, float], said: str
+) -> None:
+    assert verdict(own[0], planted[0], own[1], planted[1]) == said
 
 
 _LEAKING = """

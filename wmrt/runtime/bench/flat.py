@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from wmrt.core import measure
 
 READINGS = 40
+#: Of the last half, whose growths say how sure its slope is.
+PARTS = 10
 #: Bytes per 1 000 steps below which memory is flat, and bytes a step of the leak that is planted.
 LIMIT, LEAK = 1024, 100
 
@@ -82,10 +85,27 @@ def growth(at: Sequence[int], seen: Sequence[int]) -> float:
     return 1000 * measure.slope(at[half:], seen[half:])
 
 
-def verdict(own: float | None, planted: float | None) -> str:
-    """What growths without and with the planted leak say; see `flatness`."""
+def uncertainty(at: Sequence[int], seen: Sequence[int]) -> float:
+    """Half the width of the 95% interval of `growth`, bytes per 1 000 steps, by how differently
+    memory grew in `PARTS` parts of the last half: it grows in stairs, so the distances of single
+    readings from a line say nothing. ValueError for fewer readings than that takes."""
+    half = len(at) // 2
+    ends = [half + round(part * (len(at) - 1 - half) / PARTS) for part in range(PARTS + 1)]
+    if len(set(ends)) <= PARTS:
+        raise ValueError(f"{len(at)} readings; {PARTS} parts of their half take {2 * PARTS + 1}")
+    grown = [1000 * (seen[b] - seen[a]) / (at[b] - at[a]) for a, b in pairwise(ends)]
+    width = measure.mean_ci95(grown)[1]
+    assert width is not None  # of several
+    return width
+
+
+def verdict(
+    own: float | None, planted: float | None, own_ci: float = 0.0, planted_ci: float = 0.0
+) -> str:
+    """What growths without and with the planted leak say, see `flatness`; with half the widths of
+    their intervals, ``not proven`` as well where the limit lies within."""
     if own is None or planted is None:
         return "missing"
-    if own >= LIMIT:
+    if own - own_ci >= LIMIT:
         return "growing"
-    return "flat" if planted >= LIMIT else "not proven"
+    return "flat" if own + own_ci < LIMIT <= planted - planted_ci else "not proven"
