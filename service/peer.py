@@ -38,7 +38,7 @@ class Peer:
 def _untie(transport: Any) -> None:
     """Take a transport that is at its end out of its own attributes: asyncio keeps some of its
     methods there, bound to it."""
-    for name, value in list(vars(transport).items()):
+    for name, value in list(getattr(transport, "__dict__", {}).items()):  # uvloop's have none
         if getattr(value, "__self__", None) is transport:
             setattr(transport, name, None)
 

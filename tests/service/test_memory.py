@@ -115,3 +115,7 @@ def test_threads_share_a_heap() -> None:
         [sys.executable, "-c", _HEAPS], capture_output=True, text=True, check=True
     )
     assert said.stdout == "0\n"
+
+
+def test_a_transport_without_attributes_of_its_own_is_left_alone() -> None:
+    protocols._untie(object())
