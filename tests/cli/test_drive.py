@@ -313,7 +313,7 @@ def test_no_breakers_means_none(folder: Path) -> None:
         (["--planner", "mppi", "--planner-budget", "23"], "at least 24, got 23"),
         (["--planner", "mppi", "--model", "rule"], "rule has no model to plan with"),
         (["--planner", "mppi", "--no-breakers"], "without breakers"),
-        (["--planner", "mppi", "--planner-budget", "40000"], "deadline of 100 ms allows 80.0"),
+        (["--planner", "mppi", "--planner-budget", "4000"], "deadline of 100 ms allows 80.0"),
     ],
 )
 def test_planners_that_cannot_be_had(

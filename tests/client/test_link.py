@@ -33,7 +33,7 @@ def test_a_service_that_is_not_there_is_a_deadline(tmp_path: Path) -> None:
         connect(
             f"unix:{tmp_path}/none", "r1", opening=0.2, on_event=lambda name, _: events.append(name)
         )
-    assert 0.2 <= time.monotonic() - began < 2.0
+    assert 0.2 <= time.monotonic() - began < 20.0
     assert len(events) >= 2 and set(events) == {"waiting"}
 
 
@@ -166,7 +166,7 @@ def test_a_peer_that_vanishes_is_noticed_and_the_session_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a FIN nor a reset comes from a host that is gone, or through a cut network."""
-    monkeypatch.setattr("wmrt.client.link.SILENCE", 0.3)
+    monkeypatch.setattr("wmrt.client.link.SILENCE", 0.8)
     events: list[str] = []
     with service(tmp_path, tcp=True) as running, Proxy(int(running.tcp.split(":")[-1])) as proxy:
         robot = connect(
@@ -176,10 +176,10 @@ def test_a_peer_that_vanishes_is_noticed_and_the_session_goes_on(
         assert robot.act(state(0.1)).step == 1
         proxy.cut.set()
         with pytest.raises(DeadlineError):
-            robot.act(state(0.2), deadline=0.1)  # so soon it is only late
+            robot.act(state(0.2), deadline=0.05)  # so soon it is only late
         assert robot.state == "connected"
         with pytest.raises(DeadlineError):
-            robot.act(state(0.2), deadline=0.5)
+            robot.act(state(0.2), deadline=1.2)
         assert robot.state == "reconnecting" and events[-1] == "lost"
         proxy.cut.clear()
         assert robot.act(state(0.3)).step == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import threading
 import time
@@ -94,13 +93,12 @@ def test_it_holds_nothing_that_is_not_armed() -> None:
     class What:
         pass
 
-    alarm = made([])
+    alarm = made([], 3600e9)
     what = What()
     ref = weakref.ref(what)
-    alarm.arm(time.perf_counter_ns() + SPAN, what)
-    time.sleep(0.005)  # it waits for it
+    alarm.arm(time.perf_counter_ns() + 3600 * 10**9, what)
+    until(lambda: alarm._wakes_at > 0)  # it has seen it, and is about to wait for an hour
     alarm.disarm()
     del what
-    gc.collect()
-    assert ref() is None
+    until(lambda: ref() is None)
     alarm.stop()

@@ -64,7 +64,7 @@ def test_the_machines_clock_waits_at_least_as_long() -> None:
 
 def paced(durations: list[int], grace: Fraction) -> tuple[list[int], list[int], int]:
     """Steps of so many microseconds at 1 kHz: their ticks, lateness in microseconds, skips."""
-    timer = FakeTimer(look=10)
+    timer = FakeTimer(look=100)
     pacer = Pacer(timer, Fraction(1000), 1_000_000, grace)
     ticks, late, skipped = [], [], 0
     for duration in durations:

@@ -135,8 +135,8 @@ def test_compensation_training_lowers_the_error_on_held_back_chunks(seed: int) -
     lines = end * torch.linspace(0, 1, 8)[:, None]
     before = [p.clone() for p in network.blocks.parameters()]
     result = train_compensation(network, lines, steps=150, seed=seed)
-    # 150 steps take 3 to 5% off; the shipped model trains four times as long
-    assert result["rmse_compensated"] < 0.99 * result["rmse_plain"]
+    # 150 steps take 2.7 to 4.4% off over 10 seeds; the shipped model trains four times as long
+    assert result["rmse_compensated"] < 0.995 * result["rmse_plain"]
     assert all(torch.equal(a, b) for a, b in zip(before, network.blocks.parameters(), strict=True))
     with torch.no_grad():
         held = lines[: count // 10]
