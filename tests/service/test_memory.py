@@ -118,4 +118,4 @@ def test_threads_share_a_heap() -> None:
 
 
 def test_a_transport_without_attributes_of_its_own_is_left_alone() -> None:
-    protocols._untie(object())
+    peer._untie(object())
