@@ -27,9 +27,7 @@ from websockets.protocol import State
 from wmrt.service.direct import DirectWebSocket, Guarded, binary, bounds, unmasked
 from wmrt.service.doorbell import Doorbell
 from wmrt.service.logs import log
-
-#: Bytes read at a time: by the policy's thread, which takes small messages, and by the event loop.
-_PIECE, _LOOPS_PIECE = 1 << 16, 1 << 18
+from wmrt.service.peer import READ
 
 
 class OwnedWebSocket(DirectWebSocket):
@@ -115,7 +113,7 @@ class OwnedWebSocket(DirectWebSocket):
                 self.unshare()
                 return
             try:
-                data = os.read(self._file, _LOOPS_PIECE)
+                data = os.read(self._file, READ)
             except BlockingIOError:  # the policy's thread was here first
                 return
             except OSError:
@@ -188,7 +186,7 @@ class OwnedWebSocket(DirectWebSocket):
     def _read(self) -> None:
         assert self._file is not None  # `_free_to_take` says so
         try:
-            data = os.read(self._file, _PIECE)
+            data = os.read(self._file, READ)
         except BlockingIOError:  # the event loop was here first
             return
         except OSError:  # the event loop finds it too

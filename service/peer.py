@@ -7,6 +7,8 @@ from typing import Any
 
 #: Seconds for which a peer may read nothing of an answer, or keep a closed connection from ending.
 STALL = 10.0
+#: Bytes that are read at a time. asyncio would take 256 KiB of memory for every message of 300.
+READ = 65536
 
 
 class Peer:
@@ -20,6 +22,8 @@ class Peer:
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)  # type: ignore[misc]  # uvicorn's
         self._own = transport
+        if hasattr(transport, "max_size"):  # asyncio's
+            transport.max_size = READ
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)  # type: ignore[misc]  # uvicorn's

@@ -18,6 +18,7 @@ import click
 import numpy as np
 import torch
 
+from wmrt.core import memory
 from wmrt.core.types import ActionDim, ActionSpec
 from wmrt.model.schema import StateSchema, category, numeric
 from wmrt.runtime.snapshot import Origin, Snapshot
@@ -86,6 +87,7 @@ def counted(action: float) -> int:
 @click.option("--patience", type=float, help="Seconds for what slow peers get; default as served.")
 def main(model: bool, leak: int, patience: float | None) -> None:
     """Serve until SIGTERM."""
+    memory.share_heap()  # as `wmrt serve`
     settings = read_settings()
     if patience is not None:
         protocols.HEAD = protocols.STALL = security.BODY_SECONDS = patience

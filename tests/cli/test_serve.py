@@ -18,8 +18,10 @@ from tests.house.tree import ROOT
 from tests.service.doubles import until
 from tools.service_latency import whole_state
 from wmrt.cli.main import main
+from wmrt.cli.serve import _serve
 from wmrt.client import connect
-from wmrt.core.errors import DeadlineError
+from wmrt.core.errors import DeadlineError, WmrtError
+from wmrt.service.settings import ServeSettings
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
@@ -161,3 +163,17 @@ def test_a_service_that_is_not_there_is_told(
     monkeypatch.setattr("wmrt.client.connect", missing)
     assert main(["drive", "--model", f"unix:{tmp_path}/s"]) == 2
     assert "Connection refused" in capsys.readouterr().err
+
+
+def test_threads_share_a_heap_from_the_first_one_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def listening(settings: Any) -> Any:
+        done.append("listening")
+        raise WmrtError("enough")
+
+    monkeypatch.setattr("wmrt.core.memory.share_heap", lambda: done.append("shared"))
+    monkeypatch.setattr("wmrt.service.server.listening", listening)
+    with pytest.raises(WmrtError, match="enough"):
+        _serve(ServeSettings(port=0), None)
+    assert done == ["shared", "listening"]

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import subprocess
 import sys
+import tracemalloc
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,6 +116,25 @@ def test_threads_share_a_heap() -> None:
         [sys.executable, "-c", _HEAPS], capture_output=True, text=True, check=True
     )
     assert said.stdout == "0\n"
+
+
+@pytest.mark.parametrize("websocket", ["owned", "direct", "asgi"])
+def test_a_message_takes_little_memory(tmp_path: Path, websocket: str) -> None:
+    """While it is read, too: a step took 270 KB for a moment, which left holes."""
+    with service(tmp_path, websocket=websocket) as running, running.raw() as raw:
+        raw.open()
+        raw.acted(0)
+        tracemalloc.start()
+        try:
+            raw.acted(1)
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            for sequence in range(2, 20):
+                raw.acted(sequence)
+            most = tracemalloc.get_traced_memory()[1] - before
+        finally:
+            tracemalloc.stop()
+    assert most < 3 * peer.READ
 
 
 def test_a_transport_without_attributes_of_its_own_is_left_alone() -> None:
