@@ -77,13 +77,14 @@ bench: setup
 	$(BIN)/wmrt bench $(BENCH_ARGS)
 
 # Two processes for two cores; conftest.py keeps each at one thread. loadscope keeps the tests of a
-# module, and so its fixtures, in one process.
+# module, and so its fixtures, in one process. xdist would begin with the modules of most tests;
+# conftest.py begins with the longest.
 test: check
-	$(BIN)/python -m pytest -m "not full" -n auto --dist loadscope $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not full" -n auto --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 # Its result goes to benchmarks/full/ (tests/full_run.py), unless PYTEST_ARGS leaves tests out.
 test-full: check
-	WMRT_FULL=1 $(BIN)/python -m pytest -n auto --dist loadscope $(PYTEST_ARGS)
+	WMRT_FULL=1 $(BIN)/python -m pytest -n auto --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 # The other libraries live; `make test` knows them by the vectors in tests/golden. torch is installed
 # already and held by constraints.txt, so neither brings another. One process: it counts agreements.

@@ -31,6 +31,23 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(FullRun(config), "wmrt full run")
 
 
+#: Modules of few tests that take long, the longest first: begun last, one of them runs on alone
+#: while the other process has nothing left to do. They are begun first (`--no-loadscope-reorder`).
+LONGEST = (
+    "tests/tools/test_service_faults.py",
+    "tests/kernels/triton/test_aot.py",
+    "tests/tools/test_service_peers.py",
+    "tests/house/test_wheel.py",
+    "tests/house/test_full_run.py",
+    "tests/service/test_notify.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rank = {name: n for n, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.nodeid.split("::")[0], len(LONGEST)))
+
+
 def pytest_report_header(config: pytest.Config) -> str:
     return f"wmrt: WMRT_TEST_SEED={os.environ['WMRT_TEST_SEED']} full={FULL}"
 

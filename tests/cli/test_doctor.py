@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import types
@@ -57,6 +58,7 @@ def test_the_gpu_step_is_looked_at_when_asked_or_where_there_is_a_gpu(
     assert doctor(tmp_path / "r.json")[1]["graph"] is None
     assert "not looked at: wmrt doctor --graph" in capsys.readouterr().out
     torch["cuda"] = ["some GPU"]
+    monkeypatch.setattr(verb, "graph_facts", functools.cache(verb.graph_facts))  # it takes seconds
     for arguments in ((), ("--graph",)):
         status, results = doctor(tmp_path / "r.json", *arguments)
         assert status == 0 and results["graph"]["clean"] and results["graph"]["launches"] == 21

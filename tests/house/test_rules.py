@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.tree import LINKED, ROOT, files, imports, library
+from tests.conftest import LONGEST
+from tests.house.tree import LINKED, ROOT, files, imports, library, nodes
 
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 40  # docstring not counted
@@ -45,7 +46,7 @@ def test_functions_are_short() -> None:
     long = [
         f"{relative(path)}:{node.lineno} {node.name} {body_lines(node)}"
         for path in library()
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for node in nodes(path)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         and body_lines(node) > MAX_FUNCTION_LINES
     ]
@@ -89,3 +90,7 @@ def test_ci_runs_what_a_person_runs() -> None:
     script = (ROOT / ".ci/run").read_text()
     assert script.splitlines()[-1] == "make test"
     assert (ROOT / ".ci/run").stat().st_mode & 0o111
+
+
+def test_the_modules_that_are_begun_first_are_there() -> None:
+    assert [name for name in LONGEST if not (ROOT / name).is_file()] == []

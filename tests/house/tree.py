@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import shutil
 from collections.abc import Iterator
@@ -29,9 +30,15 @@ def library() -> list[Path]:
     return found
 
 
+@functools.cache
+def nodes(path: Path) -> list[ast.AST]:
+    """Every node of a file; read once, for all the rules."""
+    return list(ast.walk(ast.parse(path.read_text("utf-8"), str(path))))
+
+
 def imports(path: Path) -> Iterator[tuple[int, str]]:
     """(line, absolute dotted name) of every import anywhere in a file; TYPE_CHECKING ones too."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"), str(path))):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

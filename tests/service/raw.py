@@ -19,6 +19,9 @@ from wmrt.core.wire import (
 )
 from wmrt.core.wire_state import StateLayout
 
+#: Seconds after which a test has failed. At a load of 20 on two cores 10 were not enough.
+PATIENCE = 60.0
+
 
 def state(canary: float = 0.0, **values: Any) -> dict[str, Any]:
     """A whole one of `doubles.SCHEMA`."""
@@ -35,7 +38,7 @@ class Raw:
     """One connection to a service."""
 
     def __init__(self, address: str, token: str | None = None) -> None:
-        self.channel = Channel(Address(address), token, time.monotonic() + 10.0, None)
+        self.channel = Channel(Address(address), token, time.monotonic() + PATIENCE, None)
         self.opened: dict[str, Any] = {}
 
     def __enter__(self) -> Raw:
@@ -53,9 +56,9 @@ class Raw:
 
     def say(self, message: bytes | str | dict[str, Any]) -> None:
         data = json.dumps(message) if isinstance(message, dict) else message
-        self.channel.send(data, time.monotonic() + 10.0)
+        self.channel.send(data, time.monotonic() + PATIENCE)
 
-    def hear(self, seconds: float = 10.0) -> Any:
+    def hear(self, seconds: float = PATIENCE) -> Any:
         """A JSON object, or an `Acted`."""
         message = self.channel.receive(time.monotonic() + seconds)
         return json.loads(message) if isinstance(message, str) else unpack_acted(message)
