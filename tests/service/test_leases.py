@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -217,15 +218,18 @@ def test_processes_that_fight_for_a_robot_write_one_after_the_other(
 ) -> None:
     """What lies on disk is in the order of the tokens, each of one owner, whoever is how slow."""
     command = [sys.executable, "-c", _CONTENDER, str(tmp_path)]
-    started = [
-        subprocess.Popen([*command, str(seed + i), "3"], stdout=subprocess.PIPE, text=True)
-        for i in range(3)
-    ]
     refused = 0
-    for process in started:
-        said, _ = process.communicate(timeout=120.0)
-        assert process.returncode == 0
-        refused += int(said)
+    with contextlib.ExitStack() as stack:  # pipes of processes that failed would fail other tests
+        started = [
+            stack.enter_context(
+                subprocess.Popen([*command, str(seed + i), "3"], stdout=subprocess.PIPE, text=True)
+            )
+            for i in range(3)
+        ]
+        for process in started:
+            said, _ = process.communicate(timeout=120.0)
+            assert process.returncode == 0
+            refused += int(said)
     lines = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
     assert all(len(line) == 3 and line[0] == line[1] for line in lines)
     tokens = [int(line[0]) for line in lines]
