@@ -275,7 +275,7 @@ def test_requests_before_an_answer_wait_unparsed(
     made: list[int] = []
     monkeypatch.setattr(Gate, "_check", slow_check(made))
     with service(tmp_path) as running, dialled(running) as (own,):
-        own.sendall(request("GET", "/healthz") * 3000)
+        own.sendall(request("GET", "/healthz") * 1200)  # which it reads at once
         until(lambda: live(running) == 1)
         (one,) = running.server.server_state.connections
         most = 0
