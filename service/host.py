@@ -28,6 +28,7 @@ from wmrt.service.seats import warm_up
 from wmrt.service.sessions import Holder, unknown
 from wmrt.service.settings import ServeSettings
 from wmrt.service.telemetry import Telemetry
+from wmrt.service.worker import start_io_threads
 
 Done = Callable[[Acted | Refusal], None]
 T = TypeVar("T")
@@ -90,6 +91,7 @@ class Host:
         """Step every seat a few times; ready afterwards."""
         self.outbox.runs_in(asyncio.get_running_loop())
         self._tasks.append(asyncio.create_task(self.pulse.run()))
+        await start_io_threads()
         with self.telemetry.span("warm_up", robots=len(self.crew.seats)):
             await asyncio.to_thread(warm_up, self.crew.seats)
         self.warm = True

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from array import array
 from bisect import bisect_left, insort
-from collections import deque
 from typing import Any
 
 from wmrt.core.measure import P999_MIN_SAMPLES, ordered_summary
@@ -28,14 +28,19 @@ class Window:
 
     def __init__(self, size: int = P999_MIN_SAMPLES) -> None:
         self.size = size
-        self.ordered: list[float] = []
-        self._recent: deque[float] = deque()
+        # Not of objects: 80,000 floats that live for a quarter of an hour, between others that live
+        # for a moment, leave holes; Python's memory grew by 2 MB until all were replaced once.
+        self.ordered = array("d")
+        self._recent, self._oldest = array("d"), 0
 
     def add(self, ms: float) -> None:
         """Take one in; the oldest one goes if the window is full."""
-        if len(self._recent) == self.size:
-            del self.ordered[bisect_left(self.ordered, self._recent.popleft())]
-        self._recent.append(ms)
+        if len(self._recent) < self.size:
+            self._recent.append(ms)
+        else:
+            del self.ordered[bisect_left(self.ordered, self._recent[self._oldest])]
+            self._recent[self._oldest] = ms
+            self._oldest = (self._oldest + 1) % self.size
         insort(self.ordered, ms)
 
     def summary(self) -> dict[str, float | int | None]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -13,6 +14,8 @@ from wmrt.service.logs import log
 from wmrt.service.placement import place
 
 T = TypeVar("T")
+#: Threads of a process for what waits for a disk.
+IO_THREADS = 6
 
 
 class Worker:
@@ -87,6 +90,15 @@ class Worker:
                 do()
             except Exception:  # a fault of ours must not end the thread that steps the robots
                 log.exception("a worker's task failed", worker=self._thread.name)
+
+
+async def start_io_threads() -> None:
+    """Give the running event loop the threads of its `asyncio.to_thread`, all of them now: asyncio
+    would start one whenever all are busy, for as long as a service runs."""
+    pool = ThreadPoolExecutor(IO_THREADS, "wmrt-io")
+    asyncio.get_running_loop().set_default_executor(pool)
+    together = threading.Barrier(IO_THREADS)
+    await asyncio.gather(*(asyncio.to_thread(together.wait) for _ in range(IO_THREADS)))
 
 
 def promised(do: Callable[[], T]) -> tuple[Future[T], Callable[[], None]]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 import gc
 import subprocess
 import sys
+import threading
+import time
 import tracemalloc
 import weakref
 from collections.abc import Iterator
@@ -19,6 +23,7 @@ from tests.service.doubles import Running, service, until
 from tests.service.test_protocols import dialled, upgraded
 from tools.wire import frame
 from wmrt.service import peer
+from wmrt.service.worker import IO_THREADS
 
 
 @pytest.fixture(autouse=True)
@@ -135,6 +140,27 @@ def test_a_message_takes_little_memory(tmp_path: Path, websocket: str) -> None:
         finally:
             tracemalloc.stop()
     assert most < 3 * peer.READ
+
+
+def test_no_thread_starts_for_a_disk_while_robots_are_served(tmp_path: Path) -> None:
+    with service(tmp_path, snapshots=tmp_path / "kept", snapshot_every=0.05) as running:
+        raw = running.raw()
+        raw.open()
+        raw.acted(0)
+        before = io_threads()
+        assert len(before) >= IO_THREADS
+        loop, store = running.host.outbox.loop, running.host.registry.store
+        many = [functools.partial(time.sleep, 0.05)] * 2 * IO_THREADS
+        futures = [asyncio.run_coroutine_threadsafe(asyncio.to_thread(one), loop) for one in many]
+        for future in futures:
+            future.result(10.0)
+        assert store is not None
+        until(lambda: store.written)
+        assert io_threads() == before
+
+
+def io_threads() -> set[threading.Thread]:
+    return {one for one in threading.enumerate() if one.name.startswith("wmrt-io")}
 
 
 def test_a_transport_without_attributes_of_its_own_is_left_alone() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 
 import pytest
 
@@ -21,7 +22,7 @@ def test_it_is_the_summary_of_the_last_ones(size: int, seed: int) -> None:
     for count, ms in enumerate(given, 1):
         window.add(ms)
         assert window.summary() == summary(given[max(0, count - size) : count])
-    assert window.ordered == sorted(given[-size:])
+    assert list(window.ordered) == sorted(given[-size:])
 
 
 def test_by_default_it_is_enough_for_the_rare_ones(seed: int) -> None:
@@ -49,3 +50,12 @@ def test_every_duration_is_in_its_bin(seed: int) -> None:
         expected[k] = expected.get(k, 0) + 1
     got = {told["first"] + i: n for i, n in enumerate(told["counts"]) if n}
     assert got == expected
+
+
+def test_it_keeps_no_objects(seed: int) -> None:
+    rng = random.Random(seed)
+    window = Window(2000)
+    before = sys.getallocatedblocks()
+    for _ in range(5000):
+        window.add(rng.random())
+    assert sys.getallocatedblocks() - before < 200
