@@ -30,7 +30,6 @@ from wmrt.service.worker import IO_THREADS
 def uncollected() -> Iterator[None]:
     """No garbage is collected meanwhile. In a service that takes hundreds of connections: Python
     collects old objects once there are a quarter more of them, and a model's are 400,000."""
-    gc.collect()
     gc.disable()
     try:
         yield

@@ -206,4 +206,4 @@ def test_the_event_loop_is_asyncio_s_whatever_is_installed(
 ) -> None:
     monkeypatch.setitem(sys.modules, "uvloop", ModuleType("uvloop"))
     with service(tmp_path) as running:
-        assert isinstance(running.host._loop, asyncio.SelectorEventLoop)
+        assert isinstance(running.host.outbox.loop, asyncio.SelectorEventLoop)
