@@ -10,6 +10,7 @@ canary, and how many steps it has made since its reset. With ``--model`` the sea
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -95,7 +96,7 @@ def main(model: bool, leak: int, patience: float | None) -> None:
         seats = [CanarySeat() for _ in range(settings.robots)]
         crew = load_crew(settings) if model else Crew(seats, settings)
         server = Server(crew, settings)
-        kept: list[bytes] = []
+        kept = deque[bytes]()  # which grows evenly
         if leak:
             head = b"".__sizeof__()
             server.host.acted.append(
