@@ -61,7 +61,9 @@ class Doorbell(Bell):
         self._spin_ns = round(spin * 1e9)
         self._look = _look if self._spin_ns == 0 else library().wmrt_wait
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        weakref.finalize(self, os.close, self._event)  # whoever rings late must not meet another
+        # Whoever rings late must not meet another file. Not at the process's end, where the worker
+        # is still to be stopped, by ringing.
+        weakref.finalize(self, os.close, self._event).atexit = False
         self._source: Source | None = None
 
     def attach(self, source: Source) -> None:
