@@ -180,19 +180,20 @@ def test_a_plan_has_to_be_better_by_the_margin(seed: int) -> None:
 def test_samples_that_are_not_finite_do_not_count(bad: float, seed: int) -> None:
     cart, clean = Cart(), Cart()
     dropped: list[int] = []
+    free = around(clean, seed=seed).step({"position": -0.7, "speed": 0.0}, REST)
+    limit = 0.5 * float(free.action[0])
 
     def spoil(plans: Any, reward: Any) -> Any:
         """The samples that push hard at the start, which would win otherwise."""
-        hard = plans[:, 0, 0] > 0.1
+        hard = plans[:, 0, 0] > limit
         if len(plans) > 1:
             dropped.append(int(hard.sum()))
         return np.where(hard[:, None] & (len(plans) > 1), bad, reward)
 
     cart.spoil = spoil
     answer = around(cart, seed=seed).step({"position": -0.7, "speed": 0.0}, REST)
-    free = around(clean, seed=seed).step({"position": -0.7, "speed": 0.0}, REST)
     assert answer.choice.dropped == dropped[0] > 0 and free.choice.dropped == 0
-    assert np.isfinite(answer.action).all() and answer.action[0] <= 0.1 < free.action[0]
+    assert np.isfinite(answer.action).all() and answer.action[0] <= limit < free.action[0]
 
 
 def test_when_no_sample_is_finite_the_policy_drives_and_it_is_recorded(seed: int) -> None:
