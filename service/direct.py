@@ -10,59 +10,29 @@ the socket.
 from __future__ import annotations
 
 import os
-import struct
 import threading
 import weakref
 from asyncio import BaseTransport, Transport
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.protocol import State
 
-if TYPE_CHECKING:
-    from websockets.utils import apply_mask
-else:
-    try:
-        from websockets.speedups import apply_mask
-    except ImportError:  # built without its C part
-        from websockets.utils import apply_mask
+from wmrt.client.frames import WHOLE_BINARY, apply_mask, bounds, head
 
 #: Key of the protocol in a scope's ``extensions``.
 EXTENSION = "wmrt.direct"
-_WHOLE_BINARY = 0x82
-_SHORT, _MIDDLE, _LONG = struct.Struct("!BB"), struct.Struct("!BBH"), struct.Struct("!BBQ")
-
-
-def bounds(data: bytes, at: int) -> tuple[int, int] | None:
-    """Where the payload of the frame at ``at`` begins and ends; None if its head is not whole."""
-    if len(data) < at + 2:
-        return None
-    second = data[at + 1]
-    size, begin = second & 0x7F, at + 2
-    if size >= 126:
-        form = _MIDDLE if size == 126 else _LONG
-        begin = at + form.size
-        if len(data) < begin:
-            return None
-        size = form.unpack_from(data, at)[2]
-    begin += 4 * (second >> 7)
-    return begin, begin + size
 
 
 def framed(data: bytes) -> bytes:
     """A whole binary message as a server sends it."""
-    size = len(data)
-    if size < 126:
-        return _SHORT.pack(_WHOLE_BINARY, size) + data
-    if size < 1 << 16:
-        return _MIDDLE.pack(_WHOLE_BINARY, 126, size) + data
-    return _LONG.pack(_WHOLE_BINARY, 127, size) + data
+    return head(len(data)) + data
 
 
 def binary(data: bytes, at: int) -> bool:
     """Whether the frame at ``at`` is a whole binary message of a client's."""
-    return data[at] == _WHOLE_BINARY and data[at + 1] & 0x80 != 0
+    return data[at] == WHOLE_BINARY and data[at + 1] & 0x80 != 0
 
 
 def unmasked(data: bytes, begin: int, end: int) -> bytes:

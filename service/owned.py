@@ -24,7 +24,8 @@ from typing import Any
 
 from websockets.protocol import State
 
-from wmrt.service.direct import DirectWebSocket, Guarded, binary, bounds, unmasked
+from wmrt.client.frames import bounds
+from wmrt.service.direct import DirectWebSocket, Guarded, binary, unmasked
 from wmrt.service.doorbell import Doorbell
 from wmrt.service.logs import log
 from wmrt.service.peer import READ

@@ -29,6 +29,14 @@ class Peer:
         super().connection_lost(exc)  # type: ignore[misc]  # uvicorn's
         _untie(self._own)
 
+    def pause_writing(self) -> None:
+        self.stuck = self.loop.time()
+        super().pause_writing()  # type: ignore[misc]  # uvicorn's
+
+    def resume_writing(self) -> None:
+        self.stuck = None
+        super().resume_writing()  # type: ignore[misc]  # uvicorn's
+
     def waits(self, now: float) -> str | None:
         """The name of the refusal that ends the connection now, if one does."""
         if self.transport.is_closing():

@@ -34,14 +34,6 @@ class WebSocket(Peer, WebSocketsSansIOProtocol):
         if self.close_sent:  # by an answer of HTTP too, which uvicorn takes for none: an error
             self.handshake_complete = True
 
-    def pause_writing(self) -> None:
-        self.stuck = self.loop.time()
-        super().pause_writing()
-
-    def resume_writing(self) -> None:
-        self.stuck = None
-        super().resume_writing()
-
     def handle_ping(self) -> None:
         # A peer that asks and does not read would have its pongs pile up here.
         if self.writable.is_set():

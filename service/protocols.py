@@ -107,14 +107,6 @@ class Http(Peer, asyncio.Protocol):
         # The next one may have come with the last one.
         self.idle = self.loop.time() if self._waits_for_a_request() else None
 
-    def pause_writing(self) -> None:
-        self.stuck = self.loop.time()
-        super().pause_writing()
-
-    def resume_writing(self) -> None:
-        self.stuck = None
-        super().resume_writing()
-
     def waits(self, now: float) -> str | None:
         if self.idle is not None and now - self.idle > HEAD:
             return "too_slow"

@@ -20,8 +20,9 @@ from websockets.frames import Frame, Opcode
 
 from tests.service.doubles import Running, service, until
 from tests.service.raw import Raw, state
+from wmrt.client.frames import bounds
 from wmrt.core.wire import Acted
-from wmrt.service.direct import EXTENSION, DirectWebSocket, bounds, framed
+from wmrt.service.direct import EXTENSION, DirectWebSocket, framed
 from wmrt.service.outgoing import Outgoing
 
 BINARY, TEXT, CONT, PING = 2, 1, 0, 9

@@ -11,7 +11,7 @@ import struct
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from websockets.utils import apply_mask
+    from websockets.utils import apply_mask as apply_mask
 else:
     try:
         from websockets.speedups import apply_mask
@@ -40,16 +40,19 @@ def bounds(data: bytes, at: int) -> tuple[int, int] | None:
     return begin, begin + size
 
 
+def head(size: int, mask: int = 0) -> bytes:
+    """What precedes the payload of a whole binary message. ``mask``: 0x80 if a key follows."""
+    if size < 126:
+        return _SHORT.pack(WHOLE_BINARY, mask | size)
+    if size < 1 << 16:
+        return _MIDDLE.pack(WHOLE_BINARY, mask | 126, size)
+    return _LONG.pack(WHOLE_BINARY, mask | 127, size)
+
+
 def masked(data: bytes) -> bytes:
     """A whole binary message as a client sends it."""
-    size, key = len(data), os.urandom(4)
-    if size < 126:
-        head = _SHORT.pack(WHOLE_BINARY, _MASKED | size)
-    elif size < 1 << 16:
-        head = _MIDDLE.pack(WHOLE_BINARY, _MASKED | 126, size)
-    else:
-        head = _LONG.pack(WHOLE_BINARY, _MASKED | 127, size)
-    return b"".join((head, key, apply_mask(data, key)))
+    key = os.urandom(4)
+    return b"".join((head(len(data), _MASKED), key, apply_mask(data, key)))
 
 
 def is_plain(data: bytes, at: int) -> bool:
