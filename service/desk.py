@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from wmrt.control import Controller, Outcome, StepClock, TimedController, default_limits
 from wmrt.core.errors import SafetyError, UsageError
 from wmrt.core.wire import Acted, Observed
-from wmrt.runtime.snapshot import Snapshot
 from wmrt.safety import Breakers, State
 from wmrt.safety.envelope import Envelope
 from wmrt.service.doorbell import Doorbell
+from wmrt.service.memories import Memory, Standing
 from wmrt.service.placement import alarm_priority, place
 from wmrt.service.refusals import Refusal
 from wmrt.service.seats import Seat
@@ -50,28 +50,6 @@ class Job:
     send: Callable[[Acted], bool] | None = None
 
 
-class Memory(NamedTuple):
-    """What makes a robot continue where it was.
-
-    Attributes:
-        sequence: of the session's last observation that was stepped, -1 for none.
-        steps: control steps so far.
-        last_action: the last one sent, normalised.
-        breakers: their state. engaged: whether the policy may drive.
-        snapshot: of the model's memory.
-    """
-
-    robot: str
-    session: int
-    epoch: int
-    sequence: int
-    steps: int
-    last_action: tuple[float, ...]
-    breakers: str
-    engaged: bool
-    snapshot: Snapshot
-
-
 class Desk:
     """A controller with a mailbox of one place: a newer observation replaces one that waits.
 
@@ -83,9 +61,12 @@ class Desk:
         timed: steps are decided in the policy's thread, see `TimedController`; else in the worker.
         owned: that thread waits for observations at its robot's socket.
         options: further ones of `Controller`, such as a recorder.
+        stands: is told where the breakers stand whenever that has changed, in the thread that
+            changed it; it must neither wait nor raise.
 
     Attributes:
         policy: what the controller asks: the seat, under observation.
+        session: whose the robot is, 0 before anybody's.
         epoch: observations of another one are discarded. bell: where an ``owned`` thread waits.
 
     One thing is under way at a time: a step until it is decided, or calls. Whoever ends one looks
@@ -103,9 +84,11 @@ class Desk:
         timed: bool = False,
         owned: bool = False,
         options: dict[str, Any] | None = None,
+        stands: Callable[[Standing], object] | None = None,
     ) -> None:
-        self.robot, self.seat, self.epoch = robot, seat, 0
-        self._worker, self._reply = worker, reply
+        self.robot, self.seat, self.session, self.epoch = robot, seat, 0, 0
+        self._worker, self._reply, self._stands = worker, reply, stands
+        self._stood: object = None  # what ``stands`` was told last
         self._simulated = settings.clock == "step"
         self.breakers = Breakers(default_limits(seat.schema, seat.actions, period), robot=robot)
         self.policy = Watched(seat)
@@ -122,7 +105,7 @@ class Desk:
             given["bell"] = self.bell
         kind = TimedController if timed else Controller
         self.controller: Controller = kind(self.policy, period, settings.deadline, **given)
-        self._mail = threading.Lock()
+        self._mail, self._noting = threading.Lock(), threading.Lock()
         self._waiting: Job | None = None
         self._calls: deque[Callable[[], None]] = deque()
         self._turn = threading.Lock()
@@ -166,6 +149,7 @@ class Desk:
     def _run_calls(self) -> None:
         while self._calls:
             self._calls.popleft()()
+            self._note()
         self._turn.release()
         self._advance()
 
@@ -212,6 +196,7 @@ class Desk:
         self._stepped = (job.observed.session, job.observed.sequence)
         if self.breakers.state is State.LATCHED:
             self._pressed = False
+        self._note()
         timing = (skipped, began - job.arrived_ns, took)
         self._reply(job, self._answer(job, action, outcome, timing))
         self._turn.release()
@@ -251,49 +236,53 @@ class Desk:
         """Press or release the emergency stop; any thread, never waits for a step."""
         self._pressed = self._pressed or pressed
         self.controller.estop(pressed)
+        self._note()
 
     @property
     def pressed(self) -> bool:
         """The emergency stop was, and no action has left since."""
         return self._pressed
 
-    def remember(self, session: int) -> Memory:
-        """The robot's memory now; in the desk's thread. A stop that is to latch with the next
-        action is a latch already: that action may be another process's."""
-        breakers = self.breakers
+    def _note(self) -> None:
+        """Say where the breakers stand if that is new: 0.3 us a step, where it seldom is."""
+        if self._stands is None or not self.session or self._mark() == self._stood:
+            return
+        with self._noting:  # a stop is pressed in another thread: the last one to look tells last
+            mark = self._mark()
+            if mark != self._stood:
+                self._stood = mark
+                self._stands(self._standing())
+
+    def _mark(self) -> object:
+        own = self.breakers
+        return own.state, own.engaged, self._pressed, self.session, self.epoch
+
+    def _standing(self) -> Standing:
+        """A stop that is to latch with the next action is a latch already: that action may be
+        another process's."""
+        breakers, session = self.breakers, self.session
         state = State.LATCHED if self._pressed else breakers.state
-        sequence = self._stepped[1] if self._stepped[0] == session else -1
-        return Memory(
-            *(self.robot, session, self.epoch, sequence, breakers.step),
-            *(breakers.reference, state.value, breakers.engaged, self.seat.snapshot()),
+        return Standing(
+            *(self.robot, session, self.epoch),
+            self._stepped[1] if self._stepped[0] == session else -1,
+            *(breakers.reference, state.value, breakers.engaged),
         )
 
-    def recall(self, memory: Memory) -> None:
-        """Continue from ``memory``; in the desk's thread. `UsageError` if it is another model's."""
-        self.seat.restore(memory.snapshot)  # refuses before anything has changed
-        self.controller.reset(memory.last_action)  # which forgets it
-        self.seat.restore(memory.snapshot)
-        self.epoch, self._stepped = memory.epoch, (memory.session, memory.sequence)
-        self.caution(memory.breakers, memory.engaged, memory.last_action)
+    def remember(self) -> Memory:
+        """The robot's memory now; in the desk's thread."""
+        own = self._standing()
+        return Memory(
+            *(own.robot, own.session, own.epoch, own.sequence, self.breakers.step),
+            *(own.last_action, own.breakers, own.engaged, self.seat.snapshot()),
+        )
 
-    def caution(self, state: str, engaged: bool, last: Sequence[float] | None) -> None:
-        """Bring fresh breakers to where they were before this process: a restart heals nothing.
-
-        One observation that is unfit opens them. What it answers goes nowhere, so the next action
-        may differ from the last one sent by two periods' worth, which is what the rate limits allow
-        after a gap as long as a restart.
-        """
-        if state == State.LATCHED.value:
-            self.controller.estop()
-            self.controller.act(None)
-            self.controller.estop(False)  # released; the latch stays until an operator resets it
-        elif state != State.CLOSED.value:
-            self.controller.act(None)
-            self.controller.engage("restart of the service", last)
-        if not engaged and state != State.LATCHED.value:
-            self.controller.disengage()
+    def adopt(self, session: int, epoch: int, sequence: int = -1) -> None:
+        """From here on the robot is ``session``'s, whose last observation that was stepped is
+        ``sequence``; in the desk's thread. Where its breakers stand is told only then."""
+        self.session, self.epoch, self._stepped = session, epoch, (session, sequence)
 
     def close(self) -> None:
         """No action leaves this desk any more; in its thread."""
+        self._stands = None  # what closing does to them is nothing to come back to
         self.controller.close()
         self.seat.reset()

@@ -37,9 +37,11 @@ def _row(leases: Leases, store: SnapshotStore, robot: str) -> dict[str, Any]:
             if owned.held and leases.is_alive(owned.owner):
                 state = "served"
             row.update(owner=owned.owner, token=owned.token, state=state)
-        memory = store.read(robot)
+        memory, standing = store.read(robot), store.read_standing(robot)
         if memory is not None:
             row.update(sequence=memory.sequence, epoch=memory.epoch, breakers=memory.breakers)
+        if standing is not None:
+            row.update(epoch=standing.epoch, breakers=standing.breakers)
     except WmrtError as error:
         row["fault"] = str(error)[:200]
     return row

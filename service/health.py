@@ -76,6 +76,10 @@ def warnings(host: Host) -> list[str]:
     store = host.registry.store
     if store is not None and store.failing >= SNAPSHOTS:
         found.append(f"the last {store.failing} snapshots failed: {store.reason}")
+    found += [
+        f"where the breakers of robot {robot} stand is not on disk: {why}"
+        for robot, why in sorted(host.registry.keeper.unwritten().items())
+    ]
     if host.pulse.worst > STALL:
         found.append(f"the event loop was {host.pulse.worst:.1f} s late a short while ago")
     if host.audit.lost:

@@ -6,17 +6,18 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from wmrt.core.errors import WmrtError
+from wmrt.core.errors import CheckpointError, WmrtError
 from wmrt.core.wire import Acted
 from wmrt.safety import State
 from wmrt.service.audit import Audit
-from wmrt.service.desk import Memory
 from wmrt.service.leases import Lease
 from wmrt.service.logs import log
+from wmrt.service.memories import Found, Standing
 from wmrt.service.meter import Meter
 from wmrt.service.places import Place
 from wmrt.service.refusals import Refusal
 from wmrt.service.snapshots import SnapshotStore
+from wmrt.service.standings import Standings
 from wmrt.service.telemetry import Telemetry
 
 
@@ -39,19 +40,39 @@ class Keeper:
     ) -> None:
         self.store, self._every, self._lost = store, every or None, lost
         self._audit, self._meter, self._telemetry = audit, meter, telemetry
+        self.standings = None if store is None else Standings(store, lost, audit)
         self._latched: set[str] = set()
         self._now = asyncio.Event()
 
-    async def read(self, robot: str) -> tuple[Memory | None, bool]:
-        """The robot's snapshot, and whether there is one that cannot be read."""
+    async def read(self, robot: str) -> Found:
+        """What is on disk of a robot that no process serves."""
         if self.store is None:
-            return None, False
-        try:
-            return await asyncio.to_thread(self.store.read, robot), False
-        except WmrtError as error:
+            return Found()
+
+        def damaged(error: CheckpointError) -> None:
             self._meter.not_restored += 1
             self._audit.note("snapshot_damaged", robot=robot, reason=str(error))
-            return None, True
+
+        return await asyncio.to_thread(self.store.find, robot, damaged)
+
+    def stands(self, lease: Lease | None) -> Callable[[Standing], object] | None:
+        """For the desk of a robot that was taken under ``lease``."""
+        standings = self.standings
+        return None if standings is None else lambda standing: standings.put(standing, lease)
+
+    def unwritten(self) -> dict[str, str]:
+        """Robots of which the disk does not say where the breakers stand, and why."""
+        return {} if self.standings is None else self.standings.waiting.copy()
+
+    async def settle(self) -> None:
+        """Wait until the disk says where breakers stand."""
+        if self.standings is not None:
+            await asyncio.to_thread(self.standings.settle)
+
+    def close(self) -> None:
+        """Nothing more is kept."""
+        if self.standings is not None:
+            self.standings.close()
 
     async def keep(self, place: Place) -> bool:
         """Write a robot's memory if it has moved on since; True if what is on disk is its last.
@@ -67,7 +88,7 @@ class Keeper:
                 return True
             try:
                 with self._telemetry.span("snapshot", robot=session.robot):
-                    call = desk.call(lambda: desk.remember(session.id))
+                    call = desk.call(desk.remember)
                     memory = await asyncio.wrap_future(call)
                     await asyncio.to_thread(self.store.write, memory, place.lease)
             except WmrtError as error:

@@ -131,6 +131,11 @@ class _Service(Collector):
                 "Since the last snapshot that was written.",
                 0 if host.registry.store is None else host.registry.store.failing,
             ),
+            (
+                "breakers_unwritten",
+                "Robots whose breakers' state the disk would not take.",
+                len(host.registry.keeper.unwritten()),
+            ),
         ):
             yield GaugeMetricFamily(f"wmrt_{name}", help_, value)
 

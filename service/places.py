@@ -12,6 +12,7 @@ from wmrt.core.wire import Observed
 from wmrt.safety import State
 from wmrt.service.desk import Desk
 from wmrt.service.leases import Lease
+from wmrt.service.memories import Memory, Trouble
 from wmrt.service.meter import RobotMeter
 from wmrt.service.refusals import Refusal
 from wmrt.service.sessions import Session
@@ -77,17 +78,6 @@ def expel(session: Session, refusal: Refusal) -> None:
         session.holder = None
 
 
-class Trouble(NamedTuple):
-    """State of a robot's breakers, and whether they are engaged."""
-
-    breakers: str
-    engaged: bool
-
-
-#: What is made of a snapshot that cannot be read: somebody has to look.
-UNKNOWN = Trouble(State.LATCHED.value, False)
-
-
 def trouble(desk: Desk) -> Trouble | None:
     """What would be forgotten with this desk; None if nothing would. The emergency stop is a latch
     as soon as it is pressed."""
@@ -98,8 +88,41 @@ def trouble(desk: Desk) -> Trouble | None:
     return Trouble(state.value, desk.breakers.engaged)
 
 
-def begin(desk: Desk, measured: Sequence[float] | None, found: Trouble | None) -> None:
+def begin(
+    desk: Desk, session: Session, measured: Sequence[float] | None, found: Trouble | None
+) -> None:
     """Start afresh, but for the breakers: neither a restart nor a new session heals them."""
     desk.reset(measured)
     if found is not None:
-        desk.caution(*found, measured)
+        caution(desk, found, measured)
+    desk.adopt(session.id, session.epoch)
+
+
+def recall(desk: Desk, memory: Memory) -> None:
+    """Continue from ``memory``; in the desk's thread. `UsageError` if it is another model's."""
+    if memory.snapshot is not None:
+        desk.seat.restore(memory.snapshot)  # refuses before anything has changed
+    desk.reset(memory.last_action)  # which forgets it
+    if memory.snapshot is not None:
+        desk.seat.restore(memory.snapshot)
+    caution(desk, Trouble(memory.breakers, memory.engaged), memory.last_action)
+    desk.adopt(memory.session, memory.epoch, memory.sequence)
+
+
+def caution(desk: Desk, found: Trouble, last: Sequence[float] | None) -> None:
+    """Bring fresh breakers to where they were before this process: a restart heals nothing.
+
+    One observation that is unfit opens them. What it answers goes nowhere, so the next action may
+    differ from the last one sent by two periods' worth, which is what the rate limits allow after a
+    gap as long as a restart.
+    """
+    controller, latched = desk.controller, found.breakers == State.LATCHED.value
+    if latched:
+        controller.estop()
+        controller.act(None)
+        controller.estop(False)  # released; the latch stays until an operator resets it
+    elif found.breakers != State.CLOSED.value:
+        controller.act(None)
+        controller.engage("restart of the service", last)
+    if not found.engaged and not latched:
+        controller.disengage()

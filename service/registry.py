@@ -21,8 +21,9 @@ from wmrt.service.desk import Desk, Reply
 from wmrt.service.handover import Handover
 from wmrt.service.keeping import Keeper
 from wmrt.service.leases import FolderLock, Lease, Leases, moved
+from wmrt.service.memories import Trouble
 from wmrt.service.meter import Meter
-from wmrt.service.places import UNKNOWN, Opened, Place, Trouble, begin, expel, trouble
+from wmrt.service.places import Opened, Place, begin, expel, recall, trouble
 from wmrt.service.refusals import Refusal
 from wmrt.service.sessions import Holder, Session, check_name, unknown
 from wmrt.service.settings import ServeSettings
@@ -77,6 +78,7 @@ class Registry:
 
     def close(self) -> None:
         """This process serves no robot any more."""
+        self.keeper.close()
         if self.handover is not None:
             self.handover.leases.close()
         if self._folder is not None:
@@ -159,7 +161,7 @@ class Registry:
         place.desk.require_measured(measured)  # whose session it was can still go on with it
         new = Session(old.robot, time.monotonic(), old.epoch + 1)
         with place.entering:
-            place.session, place.desk.epoch = new, new.epoch
+            place.session, place.desk.session, place.desk.epoch = new, new.id, new.epoch
         if held:
             self._audit.note("taken_over", robot=old.robot)
             said = f"another client has taken robot {old.robot} over"
@@ -185,7 +187,8 @@ class Registry:
         self, robot: str, session: int | None, measured: Sequence[float] | None, lease: Lease | None
     ) -> Opened:
         """The same, once no other process has it."""
-        kept, damage = await self.keeper.read(robot)
+        found = await self.keeper.read(robot)
+        kept = found.memory
         if session is not None and (kept is None or kept.session != session):
             raise unknown(robot)
         async with self._seating:
@@ -196,20 +199,18 @@ class Registry:
         desk = Desk(
             *(robot, self._crew.seats[seat], self._settings, self._crew.period),
             *(self._crew.workers[seat], reply, self._crew.timed, self._crew.owned),
-            options=self._options,
-        )
-        new = Session(robot, time.monotonic(), 0 if kept is None else kept.epoch + 1)
+            options=self._options, stands=self.keeper.stands(lease),
+        )  # fmt: skip
+        new = Session(robot, time.monotonic(), found.epoch + 1)
         place = Place(seat, desk, new, self._meter.robot(), lease)
         try:
             if session is not None and kept is not None:
-                await self.in_thread(place, lambda: desk.recall(kept))
+                await self.in_thread(place, lambda: recall(desk, kept))
                 new.id, new.epoch, new.sequence = kept.session, kept.epoch, kept.sequence
                 opened = Opened(new, "restored", True, new.sequence)
             else:
-                desk.epoch = new.epoch
-                before = None if kept is None else Trouble(kept.breakers, kept.engaged)
-                found = UNKNOWN if damage else before or self._parted.get(robot)
-                await self.in_thread(place, lambda: begin(desk, measured, found))
+                before = found.trouble or self._parted.get(robot)
+                await self.in_thread(place, lambda: begin(desk, new, measured, before))
                 opened = Opened(new, "fresh", False, -1)
         except BaseException as error:
             self._free.append(seat)
@@ -265,6 +266,7 @@ class Registry:
         with place.entering:
             place.leaving = True
         await self.keep(place)
+        await self.keeper.settle()
         if self.handover is not None and place.lease is not None:
             await asyncio.to_thread(self.handover.leases.release, place.lease)
         expel(place.session, why)

@@ -6,10 +6,12 @@ robot that comes back with its session goes on in any of them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +20,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from wmrt.core.errors import CheckpointError
-from wmrt.core.files import flush, remove_leftovers, replacing, require_writable
+from wmrt.core.files import flush, read_json, remove_leftovers, replacing, require_writable
 from wmrt.core.wire import session_number, session_text
 from wmrt.runtime.snapshot import Origin, Snapshot
-from wmrt.safety import State
-from wmrt.service.desk import Memory
 from wmrt.service.leases import Lease, Leases
+from wmrt.service.memories import STATES, Found, Memory, Standing, merged
 
 VERSION = 1
 _GENERATOR = "generator"
-_STATES = {state.value for state in State}
 
 
 class SnapshotStore:
@@ -56,6 +56,10 @@ class SnapshotStore:
         """Where the memory of a robot lies whose name `check_name` has seen."""
         return self.folder / f"{robot}.safetensors"
 
+    def standing_path(self, robot: str) -> Path:
+        """The same for where its breakers stand."""
+        return self.folder / f"{robot}.breakers.json"
+
     def write(self, memory: Memory, lease: Lease | None = None) -> None:
         """Write a memory in place of the robot's last one.
 
@@ -66,27 +70,30 @@ class SnapshotStore:
             UsageError: the disk is full, or will not take it; the last one stays.
             Refusal: moved: the robot is another process's now, and its snapshot stays.
         """
-        if self._leases is None or lease is None:
-            self._write(memory)
-            return
-        with self._leases.fenced(lease):
+        with self._fenced(lease):
             self._write(memory)
 
+    def write_standing(self, standing: Standing, lease: Lease | None = None) -> None:
+        """The same for where a robot's breakers stand; by one thread at a time."""
+        own = {"version": VERSION, **standing._asdict(), "session": session_text(standing.session)}
+        with self._fenced(lease):
+            self._replace(self.standing_path(standing.robot), json.dumps(own).encode())
+
+    def _fenced(self, lease: Lease | None) -> contextlib.AbstractContextManager[None]:
+        if self._leases is None or lease is None:
+            return contextlib.nullcontext()
+        return self._leases.fenced(lease)
+
     def _write(self, memory: Memory) -> None:
+        snapshot = memory.snapshot
+        assert snapshot is not None  # of a robot that is here
         data = save(
-            {**memory.snapshot.tensors, _GENERATOR: memory.snapshot.generator},
-            {"wmrt": json.dumps(_describe(memory))},
+            {**snapshot.tensors, _GENERATOR: snapshot.generator},
+            {"wmrt": json.dumps(_describe(memory, snapshot))},
         )
-        path = self.path(memory.robot)
         with self._lock:
             try:
-                with replacing(path) as temporary:
-                    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-                    with os.fdopen(descriptor, "wb") as file:
-                        file.write(data)
-                        file.flush()
-                        os.fsync(file.fileno())
-                flush(self.folder)
+                self._replace(self.path(memory.robot), data)
             except BaseException as error:
                 self.failed += 1
                 self.failing += 1
@@ -94,6 +101,15 @@ class SnapshotStore:
                 raise
             self.written += 1
             self.failing = 0
+
+    def _replace(self, path: Path, data: bytes) -> None:
+        with replacing(path) as temporary:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        flush(self.folder)
 
     def read(self, robot: str) -> Memory | None:
         """A robot's memory; None if there is none.
@@ -116,14 +132,50 @@ class SnapshotStore:
             raise CheckpointError(f"{path}: a snapshot of robot {memory.robot[:80]!r}")
         return memory
 
-    def clean(self, robot: str) -> None:
-        """Remove what a process that was killed while it wrote has left."""
-        with self._lock:
-            remove_leftovers(self.path(robot))
+    def read_standing(self, robot: str) -> Standing | None:
+        """Where a robot's breakers stood; None if nothing is known.
+
+        Raises:
+            CheckpointError: as of `read`.
+        """
+        path = self.standing_path(robot)
+        if not path.exists():
+            return None
+        data = read_json(path)
+        try:
+            found = _standing(data)
+        except (ValueError, KeyError, TypeError) as error:
+            said = f"{type(error).__name__}: {error}"[:200]
+            raise CheckpointError(f"{path}: not where breakers stand: {said}") from None
+        if found.robot != robot:
+            raise CheckpointError(f"{path}: of robot {found.robot[:80]!r}")
+        return found
+
+    def find(self, robot: str, told: Callable[[CheckpointError], object]) -> Found:
+        """What there is of a robot that no process serves.
+
+        Args:
+            told: is called with what cannot be read.
+        """
+        for path in (self.path(robot), self.standing_path(robot)):
+            remove_leftovers(path)  # of a process that was killed while it wrote
+        damaged = False
+        memory = standing = None
+        try:
+            memory = self.read(robot)
+        except CheckpointError as error:
+            damaged = True
+            told(error)
+        try:
+            standing = self.read_standing(robot)
+        except CheckpointError as error:
+            damaged = True
+            told(error)
+        return merged(memory, standing, damaged)
 
 
-def _describe(memory: Memory) -> dict[str, Any]:
-    origin = memory.snapshot.origin
+def _describe(memory: Memory, snapshot: Snapshot) -> dict[str, Any]:
+    origin = snapshot.origin
     return {
         "version": VERSION,
         "robot": memory.robot,
@@ -132,7 +184,7 @@ def _describe(memory: Memory) -> dict[str, Any]:
         "sequence": memory.sequence,
         "steps": memory.steps,
         "last_action": list(memory.last_action),
-        "previous_action": list(memory.snapshot.last_action),
+        "previous_action": list(snapshot.last_action),
         "breakers": memory.breakers,
         "engaged": memory.engaged,
         "origin": {
@@ -151,13 +203,7 @@ def _rebuild(described: Any, tensors: dict[str, torch.Tensor]) -> Memory:
     generator = tensors.pop(_GENERATOR)
     origin = Origin(**described["origin"])
     snapshot = Snapshot(origin, tensors, generator, _action(described["previous_action"]))
-    if described["breakers"] not in _STATES or type(described["engaged"]) is not bool:
-        raise ValueError(f"breakers {described['breakers']!r}, engaged {described['engaged']!r}")
-    counts = [described[name] for name in ("epoch", "sequence", "steps")]
-    least = (0, -1, 0)
-    if not all(type(count) is int and count >= n for count, n in zip(counts, least, strict=True)):
-        raise ValueError(f"epoch, sequence and steps {counts}")
-    epoch, sequence, steps = counts
+    epoch, sequence, steps = _counts(described, "epoch", "sequence", "steps")
     return Memory(
         robot=str(described["robot"]),
         session=session_number(described["session"]),
@@ -165,10 +211,38 @@ def _rebuild(described: Any, tensors: dict[str, torch.Tensor]) -> Memory:
         sequence=sequence,
         steps=steps,
         last_action=_action(described["last_action"]),
-        breakers=described["breakers"],
-        engaged=described["engaged"],
+        **_trouble(described),
         snapshot=snapshot,
     )
+
+
+def _standing(told: Any) -> Standing:
+    """The same of where breakers stand."""
+    if told["version"] != VERSION:
+        raise ValueError(f"version {told['version']!r}, this wmrt reads {VERSION}")
+    epoch, sequence = _counts(told, "epoch", "sequence")
+    return Standing(
+        robot=str(told["robot"]),
+        session=session_number(told["session"]),
+        epoch=epoch,
+        sequence=sequence,
+        last_action=_action(told["last_action"]),
+        **_trouble(told),
+    )
+
+
+def _trouble(told: Any) -> dict[str, Any]:
+    if told["breakers"] not in STATES or type(told["engaged"]) is not bool:
+        raise ValueError(f"breakers {told['breakers']!r}, engaged {told['engaged']!r}")
+    return {name: told[name] for name in ("breakers", "engaged")}
+
+
+def _counts(told: Any, *names: str) -> list[int]:
+    counts = [told[name] for name in names]
+    least = [-1 if name == "sequence" else 0 for name in names]
+    if not all(type(count) is int and count >= n for count, n in zip(counts, least, strict=True)):
+        raise ValueError(f"{', '.join(names)}: {counts}")
+    return counts
 
 
 def _action(values: Any) -> tuple[float, ...]:

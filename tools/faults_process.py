@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 
-from tools.fault_case import Scene, Seen, case
-from tools.service_rig import Robot, until
+from tools.fault_case import STATE, Scene, Seen, case
+from tools.service_rig import Robot, post, until
+from wmrt.service.snapshots import SnapshotStore
 
 
 @case("kill -9 in the middle of a stream", "clients resume by themselves; lost steps counted")
@@ -33,6 +35,47 @@ def kill(scene: Scene) -> Seen:
         scene.expect(not one.mixed and not one.unsafe and not one.counts["steps_apart"], "mixed")
     away = started - began
     return Seen(f"away for {away:.1f} s, all resumed, {lost} steps forgotten", took, lost)
+
+
+@case(
+    "kill -9 right after a breaker opened, a latch, a disengage",
+    "on disk within 1 s, though a policy hangs; none is closed by the restart",
+)
+def kill_tripped(scene: Scene) -> Seen:
+    service, store = scene.service, SnapshotStore(scene.service.folder / "robots")
+    took: dict[str, float] = {}
+
+    def stands(robot: str, breakers: str, engaged: bool) -> bool:
+        found = store.read_standing(robot)
+        return found is not None and (found.breakers, found.engaged) == (breakers, engaged)
+
+    with contextlib.ExitStack() as stack:
+        made = {n: stack.enter_context(scene.raw(f"t-{n}")) for n in ("open", "free", "stop")}
+        for raw in made.values():
+            scene.expect(raw.name(raw.packed(0)) == "action", "not stepped")
+        hanging = made["stop"]
+        hanging.say(hanging.packed(1, state=STATE | {"wait": 9.0}))
+        bad = made["open"]
+        bad.say(bad.packed(1, state=STATE | {"canary": None}))
+        scene.expect(bad.hear().breakers == "open", "not open")
+        took["open"] = until(lambda: stands("t-open", "open", True), 1.0)
+        for name, action in (("stop", "estop"), ("free", "disengage")):
+            robot = made[name].client.robot
+            status = post(service.port, f"/v1/breakers/{action}", {"robot": robot})
+            scene.expect(status == 200, f"{action}: {status}")
+            wanted = ("latched", True) if name == "stop" else ("closed", False)
+            took[name] = until(lambda r=robot, w=wanted: stands(r, *w), 1.0)
+        service.kill()
+    service.start()
+    for name, breakers in (("open", "open"), ("free", "closed"), ("stop", "latched")):
+        with scene.raw(f"t-{name}") as raw:
+            raw.say(raw.packed(0))
+            answer = raw.hear()
+        fits = (answer.source, answer.breakers) == ("fallback", breakers)
+        scene.expect(fits, f"{name}: {answer.source}, {answer.breakers}")
+    until(lambda: scene.service.info()["robots"]["by"]["connected"], 30.0)
+    slowest = max(took.values())
+    return Seen(f"on disk within {slowest * 1e3:.0f} ms of the answer, and so after the restart")
 
 
 @case("SIGTERM under load", "what is in work is answered; exit 0; nothing is lost")
@@ -84,4 +127,4 @@ def full_disk(scene: Scene) -> Seen:
     return Seen("failures counted in /v1/info, ready, written again afterwards", took)
 
 
-CASES = [kill, drain, full_disk]
+CASES = [kill, kill_tripped, drain, full_disk]

@@ -235,6 +235,14 @@ def fetch(port: int, path: str, token: str | None = None, scheme: str = "http") 
             return error.code, error.read().decode()
 
 
+def post(port: int, path: str, body: dict[str, Any]) -> int:
+    """POST a JSON object on this host; the status."""
+    own = http.client.HTTPConnection("127.0.0.1", port, timeout=10.0)
+    with contextlib.closing(own):
+        own.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        return own.getresponse().status
+
+
 def free_port() -> int:
     """A port that nobody listens on now."""
     import socket

@@ -1,0 +1,101 @@
+"""Writes where robots' breakers stand, at once and in a thread of its own.
+
+A snapshot of a memory is copied between two steps, and waits for one that runs: a policy that hangs
+is what a process is killed for, and its robot's breakers, which have opened meanwhile, must not be
+closed by that. So they have a file of their own, for which nobody is asked.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import NamedTuple
+
+from wmrt.core.errors import WmrtError
+from wmrt.service.audit import Audit
+from wmrt.service.leases import Lease
+from wmrt.service.logs import log
+from wmrt.service.memories import Standing
+from wmrt.service.refusals import Refusal
+from wmrt.service.snapshots import SnapshotStore
+
+#: Seconds until a disk that would not take one is tried again.
+AGAIN = 1.0
+
+
+class _Job(NamedTuple):
+    standing: Standing
+    lease: Lease | None
+
+
+class Standings:
+    """Keeps the last one of each robot on disk.
+
+    Args:
+        lost: called when another process turns out to have taken a robot; in the thread.
+
+    Attributes:
+        written: how many.
+        waiting: robots whose last one the disk would not take, with the reason.
+    """
+
+    def __init__(self, store: SnapshotStore, lost: Callable[[Lease], object], audit: Audit) -> None:
+        self._store, self._lost, self._audit = store, lost, audit
+        self._queue: SimpleQueue[_Job | threading.Event | None] = SimpleQueue()
+        self._failed: dict[str, _Job] = {}
+        self.written = 0
+        self.waiting: dict[str, str] = {}
+        self._thread = threading.Thread(target=self._run, name="wmrt-standings", daemon=True)
+        self._thread.start()
+
+    def put(self, standing: Standing, lease: Lease | None) -> None:
+        """Keep it. Any thread, never waits."""
+        self._queue.put(_Job(standing, lease))
+
+    def settle(self, seconds: float = 5.0) -> bool:
+        """Wait until what was put is on disk, or was refused; False after so long."""
+        done = threading.Event()
+        self._queue.put(done)
+        return done.wait(seconds)
+
+    def close(self) -> None:
+        """Write what is waiting, and end."""
+        self._queue.put(None)
+        self._thread.join(5.0)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                job = self._queue.get(timeout=AGAIN if self._failed else None)
+            except Empty:
+                for failed in list(self._failed.values()):
+                    self._write(failed)
+                continue
+            if job is None:
+                return
+            if isinstance(job, threading.Event):
+                job.set()
+            else:
+                self._write(job)
+
+    def _write(self, job: _Job) -> None:
+        robot = job.standing.robot
+        self._failed.pop(robot, None)
+        try:
+            self._store.write_standing(job.standing, job.lease)
+        except Refusal:  # it is another process's to keep
+            self.waiting.pop(robot, None)
+            if job.lease is not None:
+                self._lost(job.lease)
+        except WmrtError as error:
+            self._failed[robot] = job
+            if robot not in self.waiting:
+                self._audit.note("standing_failed", robot=robot, reason=str(error)[:300])
+            self.waiting[robot] = str(error)
+        except Exception as error:  # a fault of ours must not end the thread
+            self.waiting[robot] = type(error).__name__
+            log.exception("where breakers stand was not kept", robot=robot)
+        else:
+            self.waiting.pop(robot, None)
+            self.written += 1
