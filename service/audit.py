@@ -27,7 +27,10 @@ RATE = 10.0
 _CAPACITY = 4096
 #: What somebody may have to act on.
 _WARN = frozenset(
-    {"unauthorized", "forbidden", "not_restored", "snapshot_damaged", "snapshot_failed"}
+    {
+        *("unauthorized", "forbidden", "not_restored", "snapshot_damaged", "snapshot_failed"),
+        *("standing_failed", "certificate_not_renewed"),
+    }
 )
 
 
@@ -65,7 +68,7 @@ class Audit:
             self._left_out[event] = self._left_out.get(event, 0) + 1
             return
         left_out = self._left_out.pop(event, 0)
-        # The one place of the service that asks what time people say it is.
+        # What time people say it is; nothing else of the service asks but certificates.
         at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         line = {"at": at, "event": event, **get_contextvars(), **fields}
         if left_out:

@@ -80,6 +80,8 @@ def warnings(host: Host) -> list[str]:
         f"where the breakers of robot {robot} stand is not on disk: {why}"
         for robot, why in sorted(host.registry.keeper.unwritten().items())
     ]
+    if host.certificate is not None and (trouble := host.certificate.trouble()):
+        found.append(trouble)
     if host.pulse.worst > STALL:
         found.append(f"the event loop was {host.pulse.worst:.1f} s late a short while ago")
     if host.audit.lost:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from wmrt.core.wire import NAME_BYTES, Acted, Observed
 from wmrt.service import health
 from wmrt.service.audit import Audit
+from wmrt.service.certificates import Certificate
 from wmrt.service.crew import Crew
 from wmrt.service.desk import Job
 from wmrt.service.logs import log
@@ -50,6 +51,7 @@ class Host:
         refused: the same for every refusal, of whichever part of the service.
         meter: what is counted. counts: of it, refusals by name. pulse: how late the loop is.
         outbox: answers on their way.
+        certificate: that clients are shown; None without TLS.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Host:
         self.acted.append(self.registry.keeper.look)
         self.counts: Counter[str] = self.meter.refusals
         self.pulse = Pulse(self.meter.lag)
+        self.certificate: Certificate | None = None
         self.warm = self.draining = False
         self._tasks: list[asyncio.Task[None]] = []
         self._stopped = False

@@ -138,6 +138,13 @@ class _Service(Collector):
             ),
         ):
             yield GaugeMetricFamily(f"wmrt_{name}", help_, value)
+        ends = None if host.certificate is None else host.certificate.validity.ends
+        if ends is not None:
+            yield GaugeMetricFamily(
+                "wmrt_tls_certificate_expiration_timestamp_seconds",
+                "When the certificate that clients are shown ends, seconds since 1970.",
+                ends.timestamp(),
+            )
 
     def _durations(self) -> Iterator[Metric]:
         meter = self._host.meter

@@ -54,6 +54,7 @@ def info(host: Host) -> dict[str, Any]:
         "snapshots": None
         if host.registry.store is None
         else {"written": host.registry.store.written, "failed": host.registry.store.failed},
+        "certificate": None if host.certificate is None else host.certificate.described(),
         "audit_lost": host.audit.lost,
         "robots": {name: robot(place) for name, place in host.registry.places.items()},
     }

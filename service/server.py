@@ -8,8 +8,8 @@ import errno
 import os
 import signal
 import socket
-import ssl
 import stat
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -20,9 +20,10 @@ import uvicorn
 from wmrt.core.errors import UsageError, WmrtError
 from wmrt.service.app import make_app
 from wmrt.service.audit import Audit
+from wmrt.service.certificates import Certificate, load
 from wmrt.service.crew import Crew
 from wmrt.service.host import Host
-from wmrt.service.logs import redactor
+from wmrt.service.logs import log, redactor
 from wmrt.service.notify import Herald, Notifier
 from wmrt.service.peer import sweep
 from wmrt.service.protocols import protocols
@@ -60,7 +61,11 @@ class Server(uvicorn.Server):
         self.stopped_by: int | None = None
         self.failure: BaseException | None = None
         self.gate = make_app(self.host, self._failed, dropped)
-        super().__init__(_configuration(self.gate, settings, self._tell))
+        config = _configuration(self.gate, settings, self._tell)
+        super().__init__(config)
+        if config.ssl and settings.tls_cert is not None and settings.tls_key is not None:
+            own = Certificate(config.ssl, settings.tls_cert, settings.tls_key)
+            self.host.certificate = own
 
     def _failed(self, error: BaseException) -> None:
         self.failure, self.should_exit = error, True
@@ -75,6 +80,21 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if not self.should_exit:
             self.herald.start()
+        if self.host.certificate is not None:
+            if threading.current_thread() is threading.main_thread():  # others get no signals
+                loop = asyncio.get_running_loop()
+                loop.add_signal_handler(signal.SIGHUP, self.renew_certificate)
+
+    def renew_certificate(self) -> None:
+        """Show what the certificate's files hold now to whoever connects. In the event loop."""
+        try:
+            if self.host.certificate is not None:
+                self.host.certificate.renew()
+        except WmrtError as error:
+            log.error("the certificate was not renewed", reason=str(error))
+            self.host.audit.note("certificate_not_renewed", reason=str(error))
+        else:
+            self.host.audit.note("certificate_renewed")
 
     def _tell(self, name: str) -> None:
         self.host.refuse(Refusal(name, "a connection that waited for too long, or one too many"))
@@ -133,33 +153,9 @@ def _configuration(
 
 
 def require_certificate(settings: ServeSettings) -> None:
-    """Raise `UsageError`, which says what is wrong with which file, unless TLS can be spoken.
-
-    An encrypted key is refused: OpenSSL would ask the terminal for its password, and wait.
-    """
-    cert, key = settings.tls_cert, settings.tls_key
-    if cert is None or key is None:
-        return
-    for name, path in (("tls_cert", cert), ("tls_key", key)):
-        try:
-            path.read_bytes()
-        except OSError as error:
-            raise UsageError(f"{name} {path}: {error.strerror or error}") from None
-    asked: list[bool] = []
-
-    def password() -> str:
-        asked.append(True)
-        return ""
-
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password)
-    except (OSError, ssl.SSLError, ValueError) as error:
-        why = f"they are no certificate and key in PEM ({error})"
-        if asked:
-            why = "the key is encrypted; decrypt it (openssl pkey) into a file of its owner's alone"
-        elif "KEY_VALUES_MISMATCH" in str(error):
-            why = "the key is another certificate's"
-        raise UsageError(f"tls_cert {cert}, tls_key {key}: {why}") from None
+    """Raise `UsageError`, which says what is wrong with which file, unless TLS can be spoken."""
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        load(settings.tls_cert, settings.tls_key)
 
 
 @contextlib.contextmanager
