@@ -4,7 +4,7 @@
 #   make test-oracles: our formats and adapters against other libraries themselves (430 MB more in .venv)
 #   make test-fleet: `wmrt fleet` on Ray Serve itself (250 MB more in .venv)
 #   make test-deploy [CRD=FILE]: the files in deploy/, with linter and schemas (165 MB more in .venv)
-#   WMRT_NATIVE=0 make setup: without the native kernels, for want of a C compiler (make test needs them)
+#   WMRT_NATIVE=0 make setup: without what is in C, for want of a C compiler (make test needs them)
 #   make setup-system: Debian packages, as root, for tests that otherwise skip: Arm, AVX-512, a browser, HAProxy
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -18,6 +18,7 @@ ORACLES := .venv/.wmrt-oracles
 FLEET := .venv/.wmrt-fleet
 DEPLOY := .venv/.wmrt-deploy
 NATIVE := kernels/native/_native.so
+BUILT := kernels/native/_native*.so wmrt/core/_codec*.so
 
 DRIVE_ARGS ?= --recipe nvfp4 --episodes 3 --out out/drive
 BENCH_ARGS ?= --preset small --recipe nvfp4 --seconds 3 --no-cold --out out/bench
@@ -37,12 +38,13 @@ else
 setup: no-native
 endif
 
-$(NATIVE): setup.py $(wildcard kernels/native/*.[ch]) | $(STAMP)
+# The same command builds the codec beside it, where Python's headers are.
+$(NATIVE): setup.py $(wildcard kernels/native/*.[ch] wmrt/core/native/*.[ch]) | $(STAMP)
 	$(BIN)/python setup.py -q build_ext --inplace
 	@touch $@
 
 no-native:
-	@rm -f kernels/native/_native*.so
+	@rm -f $(BUILT)
 
 # torch comes first and by its exact version: asked for loosely it may bring gigabytes of CUDA.
 # Nothing is built in isolation, so constraints.txt holds for the build tools too. --no-compile
@@ -54,7 +56,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q --no-compile -c constraints.txt setuptools $$(grep -E '^torch==' constraints.txt)
 	WMRT_NATIVE=0 $(BIN)/python -m pip install -q --no-compile -c constraints.txt --no-build-isolation -e '.[dev,drive]'
-	@rm -f kernels/native/_native*.so
+	@rm -f $(BUILT)
 	@touch $@
 
 # Kernels for other processors: an Arm compiler and emulator, an emulation of AVX-512. A second
@@ -129,5 +131,5 @@ format: setup
 # What can be made again. Keeps .venv, and data/, runs/ and out/, which are yours.
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
-	rm -f kernels/native/_native*.so
+	rm -f $(BUILT)
 	find wmrt/ kernels quant envs service tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,8 +1,10 @@
-"""Builds the native kernels; everything else is in pyproject.toml.
+"""Builds what is in C, the native kernels and the codec; everything else is in pyproject.toml.
 
-The native library is plain C that ctypes loads (kernels/native/wmrt.h is its interface), so one
-build serves every Python, and its flags are these and no others: what this Python was built with
-(`sysconfig`) and CFLAGS do not reach it. CC names the compiler. WMRT_NATIVE=0 leaves it out.
+The kernels are plain C that ctypes loads (kernels/native/wmrt.h is their interface), and the codec
+is a module of Python's stable interface, so one build serves every Python. Flags are these and no
+others: what this Python was built with (`sysconfig`) and CFLAGS do not reach them. CC names the
+compiler. WMRT_NATIVE=0 leaves both out. Without Python's headers the codec is left out, and this
+says so: the one in Python does the same, slower.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 from pathlib import Path
@@ -23,13 +26,17 @@ from setuptools.command.build_ext import build_ext
 COMPILE = ["-std=c11", "-O3", "-g0", "-fPIC", "-pthread", "-fvisibility=hidden"]
 COMPILE += ["-ffp-contract=off"]  # same bits from every compiler and instruction set
 LINK = ["-shared", "-pthread", "-Wl,-z,defs", "-lm"]
+CODEC = "wmrt.core._codec"
+STABLE = ["-DPy_LIMITED_API=0x030a0000"]  # of 3.10, the oldest Python there is a wmrt for
+HEADERS = sysconfig.get_path("include")
 
 
 class BuildNative(build_ext):
-    """Compiles a library, not a Python module: no headers, flags or file name of Python's."""
+    """Compiles without any flags of Python's, and names no version of it."""
 
     def get_ext_filename(self, fullname: str) -> str:
-        return os.path.join(*fullname.split(".")) + ".so"
+        suffix = ".abi3.so" if fullname.endswith("_codec") else ".so"
+        return os.path.join(*fullname.split(".")) + suffix
 
     def build_extension(self, ext: Extension) -> None:
         target = Path(self.get_ext_fullpath(ext.name))
@@ -42,17 +49,20 @@ class BuildNative(build_ext):
         target.parent.mkdir(parents=True, exist_ok=True)
         compiler = find_compiler()
         made = [str(objects / Path(source).with_suffix(".o").name) for source in ext.sources]
+        flags = [*STABLE, "-isystem", HEADERS] if ext.name == CODEC else []
+        link = LINK if ext.name != CODEC else ["-shared"]  # Python itself has what it calls
         commands = [
-            [*compiler, *COMPILE, "-c", source, "-o", object_]
+            [*compiler, *COMPILE, *flags, "-c", source, "-o", object_]
             for source, object_ in zip(ext.sources, made, strict=True)
         ]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(execute, commands))
-        execute([*compiler, *made, *LINK, "-o", str(target)])
+        execute([*compiler, *made, *link, "-o", str(target)])
 
 
 class PlatformWheel(bdist_wheel):
-    """For one platform, as any wheel with native code, but for every Python 3."""
+    """For one platform, as any wheel with native code, but for every Python 3: one that cannot load
+    the codec in C has the one in Python."""
 
     def get_tag(self) -> tuple[str, str, str]:
         tag: tuple[str, str, str] = super().get_tag()
@@ -84,12 +94,12 @@ def advice(cause: str) -> str:
     return (
         f"wmrt's native kernels cannot be built: {cause}. Install a C compiler (Debian, Ubuntu: "
         "apt install gcc libc6-dev; Fedora: dnf install gcc), or set WMRT_NATIVE=0 to install "
-        "without them; the native executor is then refused."
+        "without them; the native executor is then refused, and the codec is the one in Python."
     )
 
 
 def native() -> list[Extension]:
-    """The library, or nothing where it is not wanted or not possible."""
+    """What is to be built; nothing where it is not wanted or not possible."""
     wanted = os.environ.get("WMRT_NATIVE", "1")
     if wanted not in ("0", "1"):
         raise SystemExit(f"WMRT_NATIVE={wanted!r}: 1 to build the native kernels, 0 not to")
@@ -100,7 +110,21 @@ def native() -> list[Extension]:
         return []
     sources = sorted(glob("kernels/native/*.c"))
     depends = sorted(glob("kernels/native/*.h"))
-    return [Extension("wmrt.kernels.native._native", sources=sources, depends=depends)]
+    found = [Extension("wmrt.kernels.native._native", sources=sources, depends=depends)]
+    if why := no_codec():
+        print(f"wmrt: the codec in C is left out: {why}", file=sys.stderr)
+        return found
+    sources, depends = (sorted(glob(f"wmrt/core/native/*.{end}")) for end in "ch")
+    return [*found, Extension(CODEC, sources=sources, depends=depends)]
+
+
+def no_codec() -> str:
+    """Why the codec in C cannot be built for this Python; empty if it can."""
+    if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return f"it is for CPython with its interpreter lock, not {sys.implementation.cache_tag}"
+    if not Path(HEADERS, "Python.h").is_file():
+        return f"there is no Python.h in {HEADERS} (Debian, Ubuntu: apt install python3-dev)"
+    return ""
 
 
 setup(

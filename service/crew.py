@@ -8,6 +8,7 @@ from typing import Any
 from wmrt.control import Channel
 from wmrt.control.rate import steps_per_question, training_period
 from wmrt.core import memory
+from wmrt.core.codec import codec
 from wmrt.core.errors import UnsupportedError
 from wmrt.kernels.native.library import library
 from wmrt.runtime.group import SessionGroup
@@ -69,6 +70,7 @@ class Crew:
                 **({"reason": _IN_TURN} if in_turn else {}),
             },
             "websocket": ways,
+            "codec": {name: told for name, told in codec().choice._asdict().items() if told},
             "shared_read_of_weights": gather is not None,
             "inference_thread": {
                 "requested": {"cpu": settings.cpu, "priority": settings.priority},

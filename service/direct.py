@@ -20,6 +20,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.protocol import State
 
 from wmrt.client.frames import WHOLE_BINARY, apply_mask, bounds, head
+from wmrt.core.codec import Codec
+from wmrt.core.wire import Acted
 
 #: Key of the protocol in a scope's ``extensions``.
 EXTENSION = "wmrt.direct"
@@ -28,6 +30,13 @@ EXTENSION = "wmrt.direct"
 def framed(data: bytes) -> bytes:
     """A whole binary message as a server sends it."""
     return head(len(data)) + data
+
+
+def framer(codec: Codec) -> Callable[[Acted], bytes]:
+    """What makes an answer a frame."""
+    if codec.native is None:
+        return lambda answer: framed(codec.pack_acted(answer))
+    return codec.answers.frame
 
 
 def binary(data: bytes, at: int) -> bool:
@@ -137,9 +146,8 @@ class DirectWebSocket(WebSocketsSansIOProtocol):
                 self.transport.resume_reading()
             self.data_received(b"")
 
-    def send_now(self, data: bytes) -> bool:
-        """Send a binary message at once; False if it has to go the long way. Any thread."""
-        message = framed(data)
+    def send_now(self, message: bytes) -> bool:
+        """Send a frame at once; False if it has to go the long way. Any thread."""
         with self._writing:
             if not self._free():
                 return False

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from wmrt.client.frames import bounds
+from wmrt.core.codec import codec
 from wmrt.core.errors import SchemaError, StateError
 from wmrt.core.wire import (
     FLOATS,
@@ -19,6 +22,7 @@ from wmrt.core.wire import (
     unpack_observed,
 )
 from wmrt.core.wire_state import StateLayout
+from wmrt.service.direct import binary, unmasked
 from wmrt.service.refusals import Refusal
 
 _ROBOT = "Name of the robot: letters, digits, dots, hyphens and underscores."
@@ -122,39 +126,58 @@ def read_session(text: str) -> int:
 
 
 class Reader:
-    """Reads observations for one schema."""
+    """Reads observations for one schema.
+
+    Attributes:
+        binary: takes a binary observation; `Refusal` malformed if it is none.
+    """
 
     def __init__(self, schema: Any) -> None:
+        layout, reason = None, ""
         try:
-            self._layout: StateLayout | None = StateLayout(schema.to_json())
-            self._reason = ""
+            layout = StateLayout(schema.to_json())
         except SchemaError as error:
-            self._layout, self._reason = None, str(error)
+            reason = str(error)
+        self.binary: Callable[[bytes], Observed] = partial(_binary, layout, reason)
+        self._columns = None if layout is None else codec().reader(layout, self.binary)
+        if self._columns is not None:
+            self.binary = self._columns.read
 
-    def binary(self, data: bytes) -> Observed:
-        """A binary observation; `Refusal` malformed if it is none."""
+    def frame(self, data: bytes, at: int, most: int) -> tuple[Observed, int] | None:
+        """The observation in the client's frame at ``at``, of at most so many bytes, and where that
+        ends. None for anything else, and for what is not whole."""
+        if self._columns is not None:
+            taken = self._columns.take(data, at, most)
+            if taken is not None:
+                return taken
+        found = bounds(data, at)
+        if found is None or found[1] > len(data) or found[1] - found[0] > most:
+            return None
         try:
-            kind, head, body = unpack_observed(data)
-        except WireError as error:
-            raise Refusal("malformed", str(error)) from None
-        try:
-            state = self._floats(body) if kind == FLOATS else _msgpack(body)
-        except (StateError, SchemaError, msgspec.MsgspecError, RecursionError) as error:
-            raise Refusal("malformed", str(error)[:300], head.sequence) from None
-        robot, session, epoch, sequence, _, captured, sent = head
-        return Observed(robot, session, epoch, sequence, state, captured, sent)
+            return (self.binary(unmasked(data, *found)), found[1]) if binary(data, at) else None
+        except Refusal:
+            return None
 
-    def _floats(self, body: memoryview) -> dict[str, Any]:
-        if self._layout is None:
-            raise SchemaError(self._reason)
-        return self._layout.unpack(body)
+
+def _binary(layout: StateLayout | None, reason: str, data: bytes) -> Observed:
+    try:
+        kind, head, body = unpack_observed(data)
+    except WireError as error:
+        raise Refusal("malformed", str(error)) from None
+    try:
+        if kind != FLOATS:
+            state = _decode(body)
+        elif layout is None:
+            raise SchemaError(reason)
+        else:
+            state = layout.unpack(body)
+    except (StateError, SchemaError, msgspec.MsgspecError, RecursionError) as error:
+        raise Refusal("malformed", str(error)[:300], head.sequence) from None
+    robot, session, epoch, sequence, _, captured, sent = head
+    return Observed(robot, session, epoch, sequence, state, captured, sent)
 
 
 _decode = msgspec.msgpack.Decoder(dict[str, Any]).decode
-
-
-def _msgpack(body: memoryview) -> dict[str, Any]:
-    return _decode(body)
 
 
 def read_json(model: type[BaseModel], data: dict[str, Any]) -> Any:

@@ -6,8 +6,9 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from wmrt.core.wire import Acted, acted_json, pack_acted, refused_json
-from wmrt.service.direct import DirectWebSocket
+from wmrt.core.codec import codec
+from wmrt.core.wire import Acted, acted_json, refused_json
+from wmrt.service.direct import DirectWebSocket, framer
 from wmrt.service.host import Host
 from wmrt.service.messages import dumps
 from wmrt.service.refusals import Refusal
@@ -36,6 +37,8 @@ class Outgoing:
 
     def __init__(self, host: Host, send: Send, direct: DirectWebSocket | None) -> None:
         self._host, self._send, self._direct = host, send, direct
+        own = codec()
+        self._pack, self._frame = own.pack_acted, framer(own)
         self._answer: bytes | str | None = None
         self._texts: deque[str] = deque(maxlen=TEXTS)
         self._wake = asyncio.Event()
@@ -48,7 +51,7 @@ class Outgoing:
             self.refuse(answer)
             return
         self._owed = False
-        self._answer = pack_acted(answer)
+        self._answer = self._pack(answer)
         self._wake.set()
 
     def send_now(self, answer: Acted) -> bool:
@@ -57,7 +60,7 @@ class Outgoing:
         if direct is None:
             return False
         waits = self._owed or self._sending or self._texts or self._answer is not None
-        self._owed = bool(waits) or not direct.send_now(pack_acted(answer))
+        self._owed = bool(waits) or not direct.send_now(self._frame(answer))
         return not self._owed
 
     def done_text(self, answer: Acted | Refusal) -> None:

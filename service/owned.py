@@ -25,10 +25,23 @@ from typing import Any
 from websockets.protocol import State
 
 from wmrt.client.frames import bounds
-from wmrt.service.direct import DirectWebSocket, Guarded, binary, unmasked
+from wmrt.core.wire import Observed
+from wmrt.service.direct import DirectWebSocket, Guarded, binary
 from wmrt.service.doorbell import Doorbell
 from wmrt.service.logs import log
 from wmrt.service.peer import READ
+
+#: Finds an observation in bytes, from a place on, of at most so many; it, and where it ends.
+Framed = Callable[[bytes, int, int], "tuple[Observed, int] | None"]
+Fits = Callable[[Observed], bool]
+
+
+def _no_frame(data: bytes, at: int, most: int) -> tuple[Observed, int] | None:
+    return None
+
+
+def _no_room(seen: Observed) -> bool:
+    return False
 
 
 class OwnedWebSocket(DirectWebSocket):
@@ -43,7 +56,8 @@ class OwnedWebSocket(DirectWebSocket):
         self._reading = threading.RLock()  # over all of what follows, and over what is read
         self._gate: select.epoll | None = None  # what wakes the event loop; None: not shared
         self._bell: Doorbell | None = None
-        self._fits: Callable[[bytes], bool] = lambda data: False
+        self._reader: Framed = _no_frame
+        self._fits: Fits = _no_room
         self._watched = False  # the policy's thread waits for the socket
         self._wakes = False  # what the socket holds wakes the event loop
         self._paused = self._ended = False
@@ -51,12 +65,13 @@ class OwnedWebSocket(DirectWebSocket):
     def guard(self, transport: asyncio.Transport) -> Guarded:
         return _Shared(transport, weakref.proxy(self))
 
-    def share(self, fits: Callable[[bytes], bool], bell: Doorbell) -> None:
+    def share(self, reader: Framed, fits: Fits, bell: Doorbell) -> None:
         """Read in the thread that waits at ``bell`` as well.
 
         Args:
-            fits: takes a binary message in that thread; False for one that it did not take, which
-                then is the event loop's.
+            reader: finds an observation in what is read, see `wmrt.service.messages.Reader.frame`.
+            fits: takes it in that thread; False for one that it did not take, which then is the
+                event loop's.
         """
         file = self._file
         if file is None or self.transport.is_closing():
@@ -66,7 +81,7 @@ class OwnedWebSocket(DirectWebSocket):
             self.transport.pause_reading()  # asyncio's own
             self._gate = select.epoll()
             self._gate.register(file, select.EPOLLIN)
-            self._fits, self._bell, self._wakes = fits, bell, True
+            self._reader, self._fits, self._bell, self._wakes = reader, fits, bell, True
             if not self._paused:
                 self.loop.add_reader(self._gate.fileno(), self._readable)
         bell.attach(self)
@@ -79,7 +94,7 @@ class OwnedWebSocket(DirectWebSocket):
                 return
             self.loop.remove_reader(gate.fileno())
             gate.close()
-            self._fits = lambda data: False
+            self._reader, self._fits = _no_frame, _no_room
             if not self._paused and not self.transport.is_closing():
                 self.transport.resume_reading()
         bell.detach(self)  # while it waits for the socket, closing that ends nothing
@@ -193,22 +208,23 @@ class OwnedWebSocket(DirectWebSocket):
         except OSError:  # the event loop finds it too
             data = b""
         self._ended = not data
-        at, odd = 0, False
-        while at < len(data) and not odd:
-            found = bounds(data, at)
-            if found is None:
+        at = 0
+        while at < len(data):
+            taken = self._reader(data, at, self.config.ws_max_size)
+            if taken is None or not self._fits(taken[0]):
                 break
-            begin, end = found
-            odd = not binary(data, at) or end - begin > self.config.ws_max_size
-            if not odd:
-                if end > len(data):
-                    break
-                odd = not self._fits(unmasked(data, begin, end))
-            if not odd:
-                at = end
+            at = taken[1]
         self._rest = data[at:]
-        if odd:
+        if at < len(data) and not self._unfinished(data, at):
             self.loop.call_soon_threadsafe(self._go_on_reading)
+
+    def _unfinished(self, data: bytes, at: int) -> bool:
+        """Whether a binary message begins at ``at`` whose end is still to come."""
+        found = bounds(data, at)
+        if found is None:
+            return True
+        begin, end = found
+        return end > len(data) and binary(data, at) and end - begin <= self.config.ws_max_size
 
     def _wake_loop(self, wakes: bool) -> None:
         if self._gate is not None and self._file is not None and wakes is not self._wakes:

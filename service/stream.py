@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from structlog.contextvars import bind_contextvars
 
-from wmrt.core.wire import WireError, read_text
+from wmrt.core.wire import Observed, WireError, read_text
 from wmrt.service.buckets import Buckets
 from wmrt.service.direct import EXTENSION, DirectWebSocket
 from wmrt.service.host import Host
@@ -130,7 +130,7 @@ class Link:
         place = self._host.registry.places.get(session.robot)
         bell = None if place is None else place.desk.bell
         if bell is not None and isinstance(direct, OwnedWebSocket):
-            direct.share(self._fits, bell)
+            direct.share(self._reader.frame, self._fits, bell)
 
     def _leave_short_way(self) -> None:
         if self._direct is not None:
@@ -193,13 +193,10 @@ class Link:
             self._out.refuse(refusal)
         return 0.0
 
-    def _fits(self, data: bytes) -> bool:
-        """In the policy's thread: take a binary message that nothing is wrong with; else False, and
+    def _fits(self, seen: Observed) -> bool:
+        """In the policy's thread: take an observation that nothing is wrong with; else False, and
         it is for `_take_now` to say what."""
-        try:
-            seen = self._reader.binary(data)
-            self._own(seen.robot, seen.sequence)
-        except Refusal:
+        if self._session is None or seen.robot != self._session.robot:
             return False
         return self._host.take(seen, self._allowed, self._out.done_binary, self._out.send_now)
 

@@ -4,9 +4,9 @@ uvicorn that echoes the same bytes, in turns, on one machine.
     python tools/service_latency.py --json benchmarks/service_latency.json
     python tools/service_latency.py --model highway --recipe nvfp4 --rounds 20
 
-`--control` adds what the service's own mechanisms are compared with: an event loop that reads, a
-thread that waits for the deadline, messages through a queue and tasks; and sides that spin, which
-takes a processor for each. `--segments` tells where the time goes.
+`--control` adds what the service's own mechanisms are compared with: messages that Python reads and
+makes, an event loop that reads, a thread that waits for the deadline, messages through a queue and
+tasks; and sides that spin, which takes a processor each. `--segments` tells where the time goes.
 
 A round trip ends when the answer has been read into an array. `above_act` is what is left of it
 after the service's own control step (breakers included), `above_step` after the policy's step.
@@ -30,11 +30,10 @@ import click
 
 from wmrt.cli.common import console, json_option, progress, write_result
 from wmrt.client import connect
-from wmrt.client.address import Address
-from wmrt.client.channel import Channel
 from wmrt.core import measure
+from wmrt.core.codec import VARIABLE
 from wmrt.core.errors import WmrtError
-from wmrt.core.wire import FLOATS, ROBOT_HEADER, Observed, pack_observed
+from wmrt.core.wire import ROBOT_HEADER
 
 #: One sample: round trip, the service's control step, the policy's own step; nanoseconds.
 Sample = tuple[int, int, int]
@@ -57,9 +56,12 @@ def whole_state(schema: dict[str, Any]) -> dict[str, Any]:
     return state
 
 
-def websocket_arm(address: str, robot: str, spin: float = 0.0) -> Callable[[], Sample]:
-    """One step over a WebSocket; ``spin``: of the client, seconds."""
-    client = connect(address, robot, opening=120.0, deadline=10.0, spin=spin)
+def websocket_arm(
+    address: str, robot: str, spin: float = 0.0, codec: str | None = None
+) -> Callable[[], Sample]:
+    """One step over a WebSocket; ``spin``: of the client, seconds; ``codec``: its own."""
+    with environment({} if codec is None else {VARIABLE: codec}):
+        client = connect(address, robot, opening=120.0, deadline=10.0, spin=spin)
     state = whole_state(client.schema)
 
     def step() -> Sample:
@@ -98,26 +100,15 @@ def http_arm(host: str, port: int, robot: str) -> Callable[[], Sample]:
     return step
 
 
-def echo_arm(address: str) -> Callable[[], Sample]:
-    """The same bytes through a uvicorn that does nothing: the floor."""
-    end = time.monotonic() + 60.0
-    while True:
-        try:
-            channel = Channel(Address(address), None, end, None)
-            break
-        except Exception:  # it has not started yet
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.1)
-    data = pack_observed(Observed("r1", 1, 0, 0, None), FLOATS, bytes(4 + 4 * 16))
-
-    def step() -> Sample:
-        began = time.monotonic_ns()
-        channel.send(data, time.monotonic() + 10.0)
-        channel.receive(time.monotonic() + 10.0)
-        return time.monotonic_ns() - began, 0, 0
-
-    return step
+@contextlib.contextmanager
+def environment(values: dict[str, str]) -> Iterator[None]:
+    """A block with variables of the environment that are not set outside of it."""
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name in values:
+            del os.environ[name]
 
 
 @contextlib.contextmanager
@@ -221,17 +212,24 @@ def compare(
         with contextlib.ExitStack() as stack:
             arms = started(stack, folder, [served, *options], control)
             results = {arm: figures(s) for arm, s in measured(arms, rounds, steps).items()}
-        pieces = None
-        if segments:
-            (folder / "settings").write_text(json.dumps({"model": served, **settings}))
-            with process(__file__, "--trace", str(folder)):
-                told = tracing().pieces(folder, whole_state, WARM_UP, rounds * steps)
-            pieces = told()
+        (folder / "settings").write_text(json.dumps({"model": served, **settings}))
+        codecs = ("auto", "python") if control else ("auto",)
+        pieces = {one: traced(folder, one, rounds * steps) for one in codecs} if segments else {}
     show(results, pieces)
     found = {"arms": results, "load_average": os.getloadavg()[0], "rounds": rounds, "steps": steps}
-    found["segments_us"] = pieces
+    found["segments_us"] = pieces.get("auto")
+    found["segments_us_codec_in_python"] = pieces.get("python")
     named = model or "tiny, random weights"
     write_result(json_path, found, model=named, recipe=settings.get("recipe"))
+
+
+def traced(folder: Path, codec: str, steps: int) -> dict[str, Any]:
+    """Where the time goes, with a service and a client of the codec."""
+    with environment({VARIABLE: codec}):
+        with process(__file__, "--trace", str(folder)):
+            told = tracing().pieces(folder, whole_state, WARM_UP, steps)
+        pieces: dict[str, Any] = told()
+    return pieces
 
 
 def started(
@@ -249,24 +247,26 @@ def started(
     stack.enter_context(process(__file__, "--echo", f"{folder}/e"))
     alone = serve(f"{folder}/s1")
     group = serve(f"{folder}/s3", "--robots", "3", "--port", str(port))
-    compared = {}
+    compared: dict[str, tuple[Any, ...]] = {}
     if control:
         thread, asgi = {"WMRT_SERVE_DEADLINE_BY": "thread"}, {"WMRT_SERVE_WEBSOCKET": "asgi"}
         spun = ("--spin", str(SPIN * 1e6))
+        direct, python = {"WMRT_SERVE_WEBSOCKET": "direct"}, {VARIABLE: "python"}
         compared = {
-            "Unix, the event loop reads": (serve(f"{folder}/d", WMRT_SERVE_WEBSOCKET="direct"), 0),
-            "Unix, and a thread waits": (serve(f"{folder}/t", **thread), 0),
-            "Unix, queue and tasks": (serve(f"{folder}/q", **asgi), 0),
-            "Unix, both": (serve(f"{folder}/b", **thread, **asgi), 0),
-            "Unix, the service spins": (serve(f"{folder}/w", *spun), 0),
+            "Unix, codec in Python": (serve(f"{folder}/p", **python), 0.0, "python"),
+            "Unix, the event loop reads": (serve(f"{folder}/d", **direct),),
+            "Unix, and a thread waits": (serve(f"{folder}/t", **thread),),
+            "Unix, queue and tasks": (serve(f"{folder}/q", **asgi),),
+            "Unix, both": (serve(f"{folder}/b", **thread, **asgi),),
+            "Unix, the service spins": (serve(f"{folder}/w", *spun),),
             "Unix, both sides spin": (serve(f"{folder}/x", *spun), SPIN),
         }
     return {
-        "echo, WebSocket, Unix": echo_arm(f"unix:{folder}/e"),
+        "echo, WebSocket, Unix": tracing().echo_arm(f"unix:{folder}/e"),
         "WebSocket, Unix": websocket_arm(alone, "unix"),
         "WebSocket, Unix, group of 3": websocket_arm(group, "unix"),
         "WebSocket, TCP, group of 3": websocket_arm(f"ws://127.0.0.1:{port}", "tcp"),
-        **{arm: websocket_arm(path, "unix", spin) for arm, (path, spin) in compared.items()},
+        **{arm: websocket_arm(path, "unix", *how) for arm, (path, *how) in compared.items()},
         # The last one: it is closed after 5 s without a request.
         "HTTP, TCP, group of 3": http_arm("127.0.0.1", port, "http"),
     }
@@ -282,16 +282,18 @@ def tracing() -> Any:
     return service_trace
 
 
-def show(results: dict[str, Any], pieces: dict[str, Any] | None) -> None:
-    """A line an arm, and a line a piece."""
+def show(results: dict[str, Any], pieces: dict[str, Any] | None = None) -> None:
+    """A line an arm, and of every codec a line a piece."""
     for arm, found in results.items():
         trip, act, step = (found[k] for k in ("round_trip_us", "above_act_us", "above_step_us"))
         console().print(
             f"{arm:28} round trip p50 {trip['p50']:7.0f} p99 {trip['p99']:7.0f} us, above act "
             f"{act['p50']:5.0f}, above step {step['p50']:5.0f}"
         )
-    for name, took in (pieces or {}).items():
-        console().print(f"  {name:32} p50 {took['p50']:6.0f} p99 {took['p99']:6.0f} us")
+    for codec, found in (pieces or {}).items():
+        console().print(f"pieces, with codec {codec}:")
+        for name, took in found.items():
+            console().print(f"  {name:32} p50 {took['p50']:6.0f} p99 {took['p99']:6.0f} us")
 
 
 if __name__ == "__main__":

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from wmrt.client import connect
+from wmrt.client.address import Address
 from wmrt.client.channel import Channel
 from wmrt.core import measure
-from wmrt.core.wire import Acted, pack_acted
+from wmrt.core.wire import FLOATS, Acted, Observed, pack_acted, pack_observed
 
 #: Piece of a round trip: the stamps that it lies between.
 PIECES = {
@@ -87,6 +88,28 @@ def echo(path: str) -> None:
         ws_per_message_deflate=False, ws_ping_interval=None,
     )  # fmt: skip
     asyncio.run(uvicorn.Server(config).serve())
+
+
+def echo_arm(address: str) -> Callable[[], tuple[int, int, int]]:
+    """The same bytes through a uvicorn that does nothing: the floor."""
+    end = time.monotonic() + 60.0
+    while True:
+        try:
+            channel = Channel(Address(address), None, end, None)
+            break
+        except Exception:  # it has not started yet
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+    data = pack_observed(Observed("r1", 1, 0, 0, None), FLOATS, bytes(4 + 4 * 16))
+
+    def step() -> tuple[int, int, int]:
+        began = time.monotonic_ns()
+        channel.send(data, time.monotonic() + 10.0)
+        channel.receive(time.monotonic() + 10.0)
+        return time.monotonic_ns() - began, 0, 0
+
+    return step
 
 
 def stamped(

@@ -16,8 +16,15 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from tests.core.codecs import WAYS, arm
 from wmrt.client.address import Address
 from wmrt.client.channel import Channel, Lost
+
+
+@pytest.fixture(params=WAYS, autouse=True)
+def codec(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What makes and reads the messages: all of it holds for both."""
+    arm(request.param, monkeypatch)
 
 
 def test_what_is_said_before_a_close_is_heard(tmp_path: Path) -> None:

@@ -12,11 +12,18 @@ import numpy as np
 import pytest
 
 from tests.client.support import QUICK, held
+from tests.core.codecs import WAYS, arm
 from tests.house.tree import ROOT
 from tests.service.doubles import service, until
 from tests.service.raw import state
 from wmrt.client import connect
 from wmrt.core.errors import DeadlineError, ServiceError
+
+
+@pytest.fixture(params=WAYS, autouse=True)
+def codec(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What makes and reads the messages: all of it holds for both."""
+    arm(request.param, monkeypatch)
 
 
 def test_it_loads_no_torch_and_no_server() -> None:

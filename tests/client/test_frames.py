@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from wmrt.client.frames import bounds, is_plain, masked
+from tests.core.codecs import ARMS, arm
+from wmrt.client import frames
+from wmrt.client.frames import bounds, is_plain
 
 SIZES = [0, 1, 125, 126, 127, 65535, 65536, 100_000]
 
 
+@pytest.fixture(params=ARMS)
+def masked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    native = arm(request.param, monkeypatch).native
+    return frames.masked if native is None else native.masked
+
+
 @pytest.mark.parametrize("size", SIZES)
-def test_a_masked_message_is_one(size: int, seed: int) -> None:
+def test_a_masked_message_is_one(masked: Any, size: int, seed: int) -> None:
     data = random.Random(seed).randbytes(size)
     frame = masked(data)
     made = Frame(Opcode.BINARY, data).serialize(mask=True)

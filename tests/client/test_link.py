@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.client.support import QUICK, held
+from tests.core.codecs import WAYS, arm
 from tests.service.doubles import CanarySeat, Running, service
 from tests.service.raw import state
 from tools import faults_tls
@@ -24,6 +25,12 @@ from wmrt.client.address import Address
 from wmrt.client.channel import Channel, Lost
 from wmrt.core.errors import DeadlineError, ServiceError, UsageError
 from wmrt.service.settings import ServeSettings
+
+
+@pytest.fixture(params=WAYS, autouse=True)
+def codec(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What makes and reads the messages: all of it holds for both."""
+    arm(request.param, monkeypatch)
 
 
 def test_a_service_that_is_not_there_is_a_deadline(tmp_path: Path) -> None:

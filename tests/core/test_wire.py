@@ -7,7 +7,9 @@ import random
 
 import pytest
 
+from tests.core.codecs import ARMS, arm
 from wmrt.core import wire
+from wmrt.core.codec import Codec
 from wmrt.core.errors import UsageError
 from wmrt.core.wire import FLOATS, MSGPACK, Acted, Observed, Refused, WireError
 
@@ -44,6 +46,11 @@ def acted(rng: random.Random) -> Acted:
     )
 
 
+@pytest.fixture(params=ARMS)
+def own(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Codec:
+    return arm(request.param, monkeypatch)
+
+
 def test_an_observation_comes_back(seed: int) -> None:
     rng = random.Random(seed)
     for kind in (FLOATS, MSGPACK) * 20:
@@ -51,26 +58,26 @@ def test_an_observation_comes_back(seed: int) -> None:
         assert wire.unpack_observed(wire.pack_observed(head, kind, body)) == (kind, head, body)
 
 
-def test_an_answer_comes_back(seed: int) -> None:
+def test_an_answer_comes_back(own: Codec, seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(40):
         answer = acted(rng)
-        assert wire.unpack_acted(wire.pack_acted(answer)) == answer
+        assert own.unpack_acted(own.pack_acted(answer)) == answer
         data = json.loads(json.dumps(wire.acted_json(answer)))
         assert data["session"] == f"{answer.session:016x}" and data["kind"] == "action"
         assert wire.session_number(data["session"]) == answer.session
 
 
-def test_bytes_cut_anywhere_are_no_message(seed: int) -> None:
+def test_bytes_cut_anywhere_are_no_message(own: Codec, seed: int) -> None:
     rng = random.Random(seed)
     whole = wire.pack_observed(observed(rng)._replace(robot="robot"), FLOATS, b"")
-    answer = wire.pack_acted(acted(rng))
+    answer = own.pack_acted(acted(rng))
     for size in range(len(whole)):
         with pytest.raises(WireError):
             wire.unpack_observed(whole[:size])
     for size in range(len(answer)):
         with pytest.raises(WireError):
-            wire.unpack_acted(answer[:size])
+            own.unpack_acted(answer[:size])
 
 
 def test_garbage_is_a_wire_error_or_a_message(seed: int) -> None:

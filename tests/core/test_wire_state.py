@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.core.codecs import ARMS, Columns, arm
 from tests.model.networks import random_state, schemas, small_schema
 from wmrt.core.errors import SchemaError, StateError
 from wmrt.core.wire_state import StateLayout
@@ -22,26 +23,40 @@ SCHEMA = StateSchema(
     },
     neutral=[0.0],
 )
-LAYOUT = StateLayout(SCHEMA.to_json())
 STATE: dict[str, Any] = {"speed": 3.5, "pose": [1.0, None, 2.0], "lane": "right", "wet": True}
 
 
-def there_and_back(state: Any) -> dict[str, Any]:
-    return LAYOUT.unpack(memoryview(LAYOUT.pack(state)))
+@pytest.fixture(params=["layout", *ARMS])
+def columns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What has columns of a schema: the layout itself, and each codec around it."""
+    if request.param == "layout":
+        return lambda schema: StateLayout(schema.to_json())
+    codec = arm(request.param, monkeypatch)
+    return lambda schema: Columns(codec, StateLayout(schema.to_json()))
 
 
-def test_a_state_comes_back() -> None:
+@pytest.fixture
+def layout(columns: Any) -> Any:
+    return columns(SCHEMA)
+
+
+@pytest.fixture
+def there_and_back(layout: Any) -> Any:
+    return lambda state: layout.unpack(memoryview(layout.pack(state)))
+
+
+def test_a_state_comes_back(there_and_back: Any, layout: Any) -> None:
     assert there_and_back(STATE) == STATE
     assert there_and_back({}) == {"speed": None, "pose": [None] * 3, "lane": None, "wet": None}
-    assert LAYOUT.size == 6
+    assert layout.size == 6
 
 
-def test_a_schema_reads_the_same_from_both_sides(seed: int) -> None:
+def test_a_schema_reads_the_same_from_both_sides(columns: Any, seed: int) -> None:
     """Integers and kinds of issues, for random states of every shape of schema."""
     rng = np.random.default_rng(seed)
     told = [schema for schema in (small_schema(), *schemas().values()) if not schema.instruction]
     for schema in told:
-        layout = StateLayout(schema.to_json())
+        layout = columns(schema)
         for _ in range(30):
             state = random_state(rng, schema)
             given, _ = schema.quantize(state)
@@ -52,7 +67,7 @@ def test_a_schema_reads_the_same_from_both_sides(seed: int) -> None:
 @pytest.mark.parametrize(
     "value", [math.nan, math.inf, -math.inf, 1e39, -1e300, 10**400, "fast", []]
 )
-def test_what_is_no_number_is_no_number_there_either(value: Any) -> None:
+def test_what_is_no_number_is_no_number_there_either(there_and_back: Any, value: Any) -> None:
     """And not unknown: the breakers have to see that a sensor reads NaN."""
     sent = there_and_back(STATE | {"speed": value})["speed"]
     assert not math.isfinite(sent)
@@ -62,45 +77,47 @@ def test_what_is_no_number_is_no_number_there_either(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [None, "", "unknown"])
-def test_unknown_stays_unknown(value: Any) -> None:
+def test_unknown_stays_unknown(there_and_back: Any, value: Any) -> None:
     sent = there_and_back(dict.fromkeys(STATE, value))
     assert sent == {"speed": None, "pose": [None] * 3, "lane": None, "wet": None}
 
 
 @pytest.mark.parametrize(("field", "value"), [("lane", "middle"), ("lane", 7), ("wet", "maybe")])
-def test_a_value_that_is_not_known_is_told_as_such(field: str, value: Any) -> None:
+def test_a_value_that_is_not_known_is_told_as_such(
+    there_and_back: Any, field: str, value: Any
+) -> None:
     whole = STATE | {"pose": [1.0, 2.0, 3.0], field: value}
     issues = SCHEMA.quantize(there_and_back(whole))[1]
     assert [issue.field for issue in issues] == [field]
     assert issues[0].kind in ("type", "unseen", "nonfinite")
 
 
-def test_flags_in_all_their_forms() -> None:
+def test_flags_in_all_their_forms(there_and_back: Any) -> None:
     for value, bit in [(1, True), (0.0, False), ("true", True), ("False", False), ([], None)]:
         sent = there_and_back(STATE | {"wet": value})["wet"]
         assert sent == bit or (bit is None and math.isnan(sent))
 
 
-def test_numpy_values() -> None:
+def test_numpy_values(there_and_back: Any) -> None:
     state = {"speed": np.float32(1.25), "pose": np.array([1, 2, 3], np.float32), "wet": np.True_}
     sent = there_and_back(state)
     assert sent["speed"] == 1.25 and sent["pose"] == [1.0, 2.0, 3.0]
 
 
-def test_what_no_schema_has_is_refused() -> None:
+def test_what_no_schema_has_is_refused(layout: Any) -> None:
     with pytest.raises(StateError, match=r"fuel: not in the schema, which has speed, pose"):
-        LAYOUT.pack(STATE | {"fuel": 1.0})
+        layout.pack(STATE | {"fuel": 1.0})
     with pytest.raises(StateError, match="pose: 2 components given, it has 3"):
-        LAYOUT.pack(STATE | {"pose": [1.0, 2.0]})
+        layout.pack(STATE | {"pose": [1.0, 2.0]})
     with pytest.raises(StateError, match="pose: 0 components"):
-        LAYOUT.pack(STATE | {"pose": 5.0})
+        layout.pack(STATE | {"pose": 5.0})
 
 
-def test_another_schema_s_columns_are_refused() -> None:
-    data = LAYOUT.pack(STATE)
+def test_another_schema_s_columns_are_refused(layout: Any) -> None:
+    data = layout.pack(STATE)
     for wrong in (data[:-1], data + b"0", b"", b"\x07" + data[1:]):
         with pytest.raises(StateError, match="6 columns"):
-            LAYOUT.unpack(memoryview(wrong))
+            layout.unpack(memoryview(wrong))
 
 
 def test_an_instruction_has_no_float32_form() -> None:

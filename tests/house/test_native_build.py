@@ -6,13 +6,16 @@ import hashlib
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 
 from tests.house.tree import copy_source
 
-LIBRARY = "kernels/native/_native.so"
+LIBRARY, CODEC = "kernels/native/_native.so", "wmrt/core/_codec.abi3.so"
+#: Whether this Python has what the codec is built with.
+HEADERS = Path(sysconfig.get_path("include"), "Python.h").is_file()
 
 
 def build(source: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -53,12 +56,12 @@ def test_no_compiler_says_what_to_do(environment: dict[str, str], said: str, sou
     last = done.stderr.splitlines()[-1]
     assert last.startswith("wmrt's native kernels cannot be built: ") and said in last
     assert "apt install gcc" in last and "WMRT_NATIVE=0" in last
-    assert not (source / LIBRARY).exists()
+    assert not (source / LIBRARY).exists() and not (source / CODEC).exists()
 
 
 def test_it_can_be_left_out(source: Path) -> None:
     assert build(source, WMRT_NATIVE="0", PATH="").returncode == 0
-    assert not (source / LIBRARY).exists()
+    assert not (source / LIBRARY).exists() and not (source / CODEC).exists()
     done = build(source, WMRT_NATIVE="no")
     assert done.returncode == 1 and "WMRT_NATIVE='no': 1 to build" in done.stderr
 
@@ -81,11 +84,36 @@ def test_it_is_built_again_only_after_a_change(source: Path) -> None:
     assert build(source, CC="false").returncode == 1
 
 
+@pytest.mark.skipif(not HEADERS, reason="there is no Python.h: apt install python3-dev")
+def test_the_codec_is_built_beside_it_and_again_only_after_a_change(source: Path) -> None:
+    simplify(source)
+    codec = source / CODEC
+    assert build(source).returncode == 0
+    first = codec.stat().st_mtime_ns
+    assert build(source, CC="false").returncode == 0 and codec.stat().st_mtime_ns == first
+    os.utime(source / "wmrt/core/native/codec.h")
+    assert build(source, CC="false").returncode == 1
+
+
+def test_without_python_s_headers_the_codec_is_left_out_and_said_to_be(source: Path) -> None:
+    simplify(source)
+    script = source / "setup.py"
+    text = script.read_text()
+    assert 'HEADERS = sysconfig.get_path("include")' in text
+    script.write_text(text.replace('sysconfig.get_path("include")', '"/nowhere/include"'))
+    done = build(source)
+    assert done.returncode == 0, done.stderr
+    assert "codec in C is left out: there is no Python.h in /nowhere/include" in done.stderr
+    assert "apt install python3-dev" in done.stderr
+    assert (source / LIBRARY).exists() and not (source / CODEC).exists()
+
+
 @pytest.mark.full
 def test_the_same_source_gives_the_same_bytes_anywhere(tmp_path: Path) -> None:
     digests = set()
     for folder, flags in (("a", ""), ("a/longer/one", "-O0 -ffast-math -march=native")):
         source = copy_source(tmp_path / folder)
         assert build(source, CFLAGS=flags, LDFLAGS="-Wl,-O0").returncode == 0
-        digests.add(hashlib.sha256((source / LIBRARY).read_bytes()).hexdigest())
+        built = [source / name for name in (LIBRARY, CODEC) if HEADERS or name == LIBRARY]
+        digests.add(tuple(hashlib.sha256(path.read_bytes()).hexdigest() for path in built))
     assert len(digests) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,9 @@ import pytest
 from tests.house.tree import ROOT
 from wmrt.kernels.native import library as native
 
-FOLDER = ROOT / "kernels/native"
-SOURCES = sorted(FOLDER.glob("*.c"))
-FILES = [*SOURCES, *sorted(FOLDER.glob("*.h"))]
+FOLDER, CODEC = ROOT / "kernels/native", ROOT / "wmrt/core/native"
+SOURCES, CODEC_SOURCES = sorted(FOLDER.glob("*.c")), sorted(CODEC.glob("*.c"))
+FILES = [path for folder in (FOLDER, CODEC) for end in "ch" for path in folder.glob(f"*.{end}")]
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 40
 MAX_WIDTH = 100
@@ -28,11 +29,13 @@ FORBIDDEN = re.compile(
     r"|setlocale|sleep|usleep)\s*\("
 )
 OWN_INCLUDES = re.compile(r'#\s*include\s+"([^"]+)"')
-#: System headers; the last three inside files of one architecture.
+#: System headers; those in the third line inside files of one architecture, and in the last one
+#: the codec's alone.
 SYSTEM = {
     *("errno.h", "limits.h", "math.h", "poll.h", "pthread.h", "sched.h", "signal.h", "stdatomic.h"),
     *("stdbool.h", "stddef.h", "stdint.h", "stdlib.h", "string.h", "time.h", "sys/auxv.h"),
     *("cpuid.h", "immintrin.h", "arm_neon.h"),
+    *("Python.h", "sys/random.h"),
 }
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wvla", "-Wstrict-prototypes"]
 WARNINGS += ["-Wmissing-prototypes", "-Wpointer-arith", "-Werror"]
@@ -85,7 +88,7 @@ def test_nothing_prints_exits_or_allocates(path: Path) -> None:
 def test_includes(path: Path) -> None:
     text = path.read_text("utf-8")
     assert set(re.findall(r"#\s*include\s+<([^>]+)>", text)) <= SYSTEM
-    assert all((FOLDER / name).is_file() for name in OWN_INCLUDES.findall(text))
+    assert all((path.parent / name).is_file() for name in OWN_INCLUDES.findall(text))
 
 
 def names(*options: str) -> set[str]:
@@ -123,6 +126,9 @@ def test_the_c_library_is_all_it_calls() -> None:
 
 
 COMPILERS = ("gcc", "clang")
+#: Of the codec: Python's own tables hold functions as pointers to objects.
+HEADERS = sysconfig.get_path("include")
+FOR_PYTHON = ["-DPy_LIMITED_API=0x030a0000", "-isystem", HEADERS, "-Wno-pedantic"]
 
 
 def require(compiler: str) -> None:
@@ -130,10 +136,26 @@ def require(compiler: str) -> None:
         pytest.skip(f"there is no {compiler}: make setup-system installs it")
 
 
+def require_headers() -> None:
+    if not Path(HEADERS, "Python.h").is_file():
+        pytest.skip(f"there is no Python.h in {HEADERS}: apt install python3-dev")
+
+
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_it_compiles_without_a_warning(compiler: str) -> None:
     require(compiler)
     command = [compiler, "-std=c11", "-O1", *WARNINGS, "-fsyntax-only", *map(str, SOURCES)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:4_000]
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_the_codec_compiles_without_a_warning(compiler: str, tmp_path: Path) -> None:
+    """Also of the optimizer: it is small."""
+    require(compiler)
+    require_headers()
+    command = [compiler, "-std=c11", "-O3", "-fPIC", *WARNINGS, *FOR_PYTHON, "-shared"]
+    command += [*map(str, CODEC_SOURCES), "-o", str(tmp_path / "codec.so")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:4_000]
 

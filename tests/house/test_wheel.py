@@ -15,7 +15,9 @@ import pytest
 
 from tests.house.tree import LINKED, ROOT, copy_source, files
 
-LIBRARY = "wmrt/kernels/native/_native.so"
+LIBRARY, CODEC = "wmrt/kernels/native/_native.so", "wmrt/core/_codec.abi3.so"
+#: What is built here.
+BUILT = [CODEC, LIBRARY] if Path(sysconfig.get_path("include"), "Python.h").is_file() else [LIBRARY]
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +69,7 @@ def test_every_python_file_is_in(wheel: zipfile.ZipFile, source: Path) -> None:
 
 
 def test_data_files_are_in(wheel: zipfile.ZipFile, source: Path) -> None:
-    suffixes = (".css", ".html", ".js", ".json")
+    suffixes = (".css", ".html", ".js", ".json", ".pyi")
     want = {"wmrt/py.typed"}.union(*(packaged(source, suffix) for suffix in suffixes))
     assert "wmrt/service/page/index.html" in want
     want |= {str(path.relative_to(source)) for path in files("wmrt/checkpoints", root=source)}
@@ -85,10 +87,11 @@ def test_the_wheel_is_for_this_platform_and_every_python(wheel: zipfile.ZipFile)
     assert str(wheel.filename).endswith(f"-py3-none-{platform}.whl")
 
 
-def test_the_wheel_holds_one_library_and_no_source_of_it(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_holds_what_was_built_and_no_source_of_it(wheel: zipfile.ZipFile) -> None:
     names = wheel.namelist()
-    native = [name for name in names if "/kernels/native/" in name and not name.endswith(".py")]
-    assert native == [name for name in names if ".so" in name] == [LIBRARY]
+    native = [name for name in names if "/native/" in name and not name.endswith(".py")]
+    assert native == [LIBRARY]
+    assert sorted(name for name in names if ".so" in name) == BUILT
 
 
 def test_the_source_archive_holds_files_not_links(archived: list[tarfile.TarInfo]) -> None:
@@ -99,7 +102,7 @@ def test_the_source_archive_holds_all_c_and_nothing_built(
     archived: list[tarfile.TarInfo], source: Path
 ) -> None:
     names = {member.name.split("/", 1)[1] for member in archived if member.isfile()}
-    want = {str(path.relative_to(source)) for path in files("kernels", root=source)}
+    want = {str(path.relative_to(source)) for path in files("kernels", "wmrt/core", root=source)}
     assert len(want := {name for name in want if name.endswith((".c", ".h"))}) > 5
     assert {name for name in names if name.endswith((".c", ".h"))} == want
     assert [name for name in names if name.endswith((".so", ".o"))] == []
@@ -115,6 +118,7 @@ def test_the_wheel_runs_on_its_own(wheel: zipfile.ZipFile, tmp_path: Path) -> No
     wheel.extractall(tmp_path)
     code = f"import {', '.join(f'wmrt.{name}' for name in LINKED)}; print(wmrt.__file__)"
     code += "; from wmrt.kernels.native import library; print(library.PATH, library.isa().name)"
+    code += "; from wmrt.core.codec import codec; print(codec().choice.resolved)"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         cwd=tmp_path,
@@ -123,7 +127,8 @@ def test_the_wheel_runs_on_its_own(wheel: zipfile.ZipFile, tmp_path: Path) -> No
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    package, native = done.stdout.splitlines()
+    package, native, codec = done.stdout.splitlines()
+    assert codec == ("c" if CODEC in BUILT else "python")
     assert package == str(tmp_path / "wmrt" / "__init__.py")
     assert native == f"{tmp_path / LIBRARY} portable"
 

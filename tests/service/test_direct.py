@@ -18,6 +18,7 @@ import uvicorn
 from uvicorn.server import ServerState
 from websockets.frames import Frame, Opcode
 
+from tests.core.codecs import WAYS, arm
 from tests.service.doubles import Running, service, until
 from tests.service.raw import Raw, state
 from wmrt.client.frames import bounds
@@ -26,6 +27,12 @@ from wmrt.service.direct import EXTENSION, DirectWebSocket, framed
 from wmrt.service.outgoing import Outgoing
 
 BINARY, TEXT, CONT, PING = 2, 1, 0, 9
+
+
+@pytest.fixture(params=WAYS, autouse=True)
+def codec(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What makes and reads the messages: all of it holds for both."""
+    arm(request.param, monkeypatch)
 
 
 @pytest.fixture(params=["owned", "direct", "asgi"])

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.core.codecs import WAYS, arm
 from tests.service.doubles import CanarySeat, Running, service, until
 from tests.service.raw import Raw, state
 from tests.service.test_desk import Hanging
@@ -31,6 +32,12 @@ from wmrt.service.refusals import Refusal
 from wmrt.service.settings import ServeSettings
 
 PONG = 10
+
+
+@pytest.fixture(params=WAYS, autouse=True)
+def codec(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What makes and reads the messages: all of it holds for both."""
+    arm(request.param, monkeypatch)
 
 
 @pytest.fixture

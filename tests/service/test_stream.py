@@ -14,12 +14,19 @@ import httpx
 import msgspec
 import pytest
 
+from tests.core.codecs import arm
 from tests.service.doubles import CanarySeat, Running, service, until
 from tests.service.raw import state
 from wmrt.client.address import Address
 from wmrt.client.channel import Channel
 from wmrt.core.errors import ServiceError
 from wmrt.core.wire import MSGPACK, VERSION, Acted, pack_observed
+
+
+@pytest.fixture(params=["auto", pytest.param("python", marks=pytest.mark.full)], autouse=True)
+def codec(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What makes and reads the messages: all of it holds for both."""
+    arm(request.param, monkeypatch)
 
 
 @pytest.fixture(autouse=True, params=["owned", "direct", "asgi"])

@@ -23,6 +23,7 @@ from websockets.uri import parse_uri
 from wmrt.client.address import Address
 from wmrt.client.frames import bounds, is_plain, masked
 from wmrt.client.line import Line, left
+from wmrt.core.codec import codec
 from wmrt.core.errors import ServiceError
 from wmrt.core.wire import REFUSALS, ROBOT_HEADER
 
@@ -67,6 +68,9 @@ class Channel:
         self._text = self._within = False  # of a message in fragments
         self._rest = b""  # of a frame that is not whole
         self._known = False  # where frames begin
+        native = codec().native
+        self._masked = masked if native is None else native.masked
+        self._payload = None if native is None else native.payload
         self._protocol = ClientProtocol(parse_uri(address.uri), max_size=_MAX)
         try:
             self._line = Line(address.socket(left(end), context), spin)
@@ -114,7 +118,7 @@ class Channel:
         if self.silent is None:
             self.silent = time.monotonic()
         if short:  # nothing waits in the protocol: it is emptied whenever something is put there
-            self._write(masked(data), end)  # type: ignore[arg-type]
+            self._write(self._masked(data), end)  # type: ignore[arg-type]
         else:
             self._flush(end)
 
@@ -175,6 +179,12 @@ class Channel:
 
     def _frames(self, data: bytes) -> bool:
         """Take in frames; whole binary messages go the short way. True if all of them did."""
+        free = not self._rest and not self._within and self._protocol.state is State.OPEN
+        if self._payload is not None and free:  # an answer is one frame, and comes in one piece
+            whole = self._payload(data)
+            if whole is not None:
+                self._came(whole)
+                return True
         data, at, short = self._rest + data, 0, True
         while (found := bounds(data, at)) is not None:
             begin, end = found

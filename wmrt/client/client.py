@@ -18,6 +18,7 @@ from wmrt.client.link import PASSING, Link, Target
 from wmrt.client.reply import Answer, answer
 from wmrt.client.sent import Sent
 from wmrt.client.spinning import duration
+from wmrt.core.codec import Choice
 from wmrt.core.errors import DeadlineError, ServiceError, UsageError
 from wmrt.core.types import ActionSpec
 from wmrt.core.wire import VERSION, Acted, Observed, session_number, session_text
@@ -114,6 +115,11 @@ class Client:
     def state(self) -> str:
         """``connected``, ``reconnecting`` or ``closed``."""
         return self._link.state
+
+    @property
+    def codec(self) -> Choice:
+        """What makes its messages: C, or Python; see `wmrt.core.codec`."""
+        return self._link.codec.choice
 
     @property
     def counters(self) -> Counter[str]:

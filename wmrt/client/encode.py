@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from wmrt.client.given import required
+from wmrt.core.codec import codec
 from wmrt.core.errors import StateError, UsageError
 from wmrt.core.extras import require
-from wmrt.core.wire import FLOATS, MSGPACK, VERSION, Observed, pack_observed, session_text
+from wmrt.core.wire import MSGPACK, VERSION, Observed, pack_observed, session_text
 from wmrt.core.wire_state import StateLayout
 
 ENCODINGS = ("floats", "msgpack", "json")
@@ -32,7 +33,7 @@ class Encoder:
         if encoding not in ENCODINGS:
             raise UsageError(f"encoding {encoding!r}: {', '.join(ENCODINGS)}")
         self._encoding = encoding
-        self._layout: StateLayout | None = None
+        self._write: Callable[[Observed], bytes] | None = None
         self._pack: Callable[[dict[str, Any]], bytes | str] = partial(json.dumps, default=_plain)
         if encoding == "msgpack":
             self._pack = require("msgspec", "service").msgpack.Encoder(enc_hook=_plain).encode
@@ -41,15 +42,15 @@ class Encoder:
         """States are of this schema from now on. `SchemaError` if it has no float32 form and one
         was asked for."""
         if self._encoding == "floats":
-            self._layout = StateLayout(schema)
+            self._write = codec().writer(StateLayout(schema))
 
     def __call__(self, seen: Observed) -> bytes | str:
         """A message. `StateError` for a state that does not
         fit, `UsageError` for what is no state."""
         if type(seen.state) is not dict:
             required("state", seen.state, Mapping, "a mapping of field names to values")
-        if self._layout is not None:
-            return pack_observed(seen, FLOATS, self._layout.pack(seen.state))
+        if self._write is not None:
+            return self._write(seen)
         try:
             if self._encoding == "msgpack":
                 return pack_observed(seen, MSGPACK, self._pack(dict(seen.state)))  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from wmrt.client.backoff import Backoff
 from wmrt.client.channel import Channel, Lost, read_object
 from wmrt.client.given import positions, required
 from wmrt.client.reply import from_json
+from wmrt.core.codec import codec
 from wmrt.core.errors import DeadlineError, ServiceError, UsageError
 from wmrt.core.wire import (
     VERSION,
@@ -23,7 +24,6 @@ from wmrt.core.wire import (
     WireError,
     session_number,
     session_text,
-    unpack_acted,
 )
 
 _log = logging.getLogger("wmrt.client")
@@ -68,11 +68,13 @@ class Link:
         taken: sequence of the last observation that the service knows, as it said on connecting.
         answered: of the last answer. last_action: of it.
         opened: what the service said when the session was opened.
+        codec: what reads its answers.
         state, counters: see `wmrt.client.Client`.
     """
 
     def __init__(self, target: Target, session: int | None, measured: Sequence[float] | None):
         self.target, self.session, self.epoch = target, session, 0
+        self.codec = codec()
         self.taken = self.answered = -1
         self.last_action: tuple[float, ...] | None = None
         self.opened: dict[str, Any] = {}
@@ -193,7 +195,7 @@ class Link:
         message = channel.receive(end)
         try:
             if isinstance(message, bytes):
-                return self._take(unpack_acted(message)), None
+                return self._take(self.codec.unpack_acted(message)), None
             data = read_object(message)
             if data.get("kind") == "action":
                 return self._take(from_json(data)), None

@@ -63,7 +63,8 @@ _ACTED = struct.Struct("<2sBBQIQQqqqqIBBBBBH")
 # each thing it looks up.
 _OBSERVATIONS, _ANSWERS = (FLOATS, MSGPACK), (ACTION,)
 _OBSERVED_SIZE, _ACTED_SIZE = _OBSERVED.size, _ACTED.size
-_TRIPPED = tuple(tuple(level for level in range(8) if bits >> level & 1) for bits in range(256))
+#: Levels that tripped, by the byte that says so.
+TRIPPED = tuple(tuple(level for level in range(8) if bits >> level & 1) for bits in range(256))
 
 
 class Observed(NamedTuple):
@@ -229,7 +230,7 @@ def unpack_acted(data: bytes) -> Acted:
         _floats(actuators).unpack_from(data, end),
         source,
         state,
-        _TRIPPED[levels],
+        TRIPPED[levels],
         late != 0,
         skipped,
         None if captured == _NONE else captured,

@@ -14,9 +14,16 @@ from typing import Any, NamedTuple
 from wmrt.core.errors import SchemaError, StateError
 
 _COUNT = struct.Struct("<H")
-_FLAGS = {False: 0.0, "false": 0.0, "False": 0.0, True: 1.0, "true": 1.0, "True": 1.0}
+FLAGS: dict[Any, float] = {
+    **{False: 0.0, "false": 0.0, "False": 0.0},
+    **{True: 1.0, "true": 1.0, "True": 1.0},
+}
+#: No numbers, although `float` takes them.
+TEXTS = (bool, str, bytes)
 #: Values that mean unknown, as in `wmrt.model.schema`.
 _UNKNOWN = (None, "", "unknown")
+#: Kinds of fields that have a float32 form.
+KINDS = ("numeric", "vector", "category", "flag")
 
 
 class _Field(NamedTuple):
@@ -43,7 +50,7 @@ class StateLayout:
         fields = []
         for entry in schema["fields"]:
             kind = entry["kind"]
-            if kind not in ("numeric", "vector", "category", "flag"):
+            if kind not in KINDS:
                 raise SchemaError(
                     f"field {entry['name']!r} is of kind {kind!r}, which has no float32 form; send "
                     "such states as msgpack or JSON"
@@ -62,6 +69,15 @@ class StateLayout:
         self._flat = all(field.kind != "vector" for field in fields)
         self._order = tuple(field.name for field in fields)
         self._named = tuple((i, f) for i, f in enumerate(fields) if f.kind in ("category", "flag"))
+
+    @property
+    def described(self) -> tuple[tuple[str, int, int, tuple[str, ...], dict[str, float]], ...]:
+        """Of each field name, number of its kind, columns, a category's values and {value: column};
+        for the codec in C."""
+        return tuple(
+            (name, KINDS.index(kind), size, values, self._positions[name])
+            for name, kind, size, values in self._fields
+        )
 
     def pack(self, state: Mapping[str, Any]) -> bytes:
         """A state as columns. A value that is no number is sent as NaN, which the breakers see.
@@ -118,7 +134,7 @@ class StateLayout:
             return (-1.0 if found is None else found,)
         if field.kind == "flag":
             try:
-                return (_FLAGS.get(value, math.nan),)
+                return (FLAGS.get(value, math.nan),)
             except TypeError:  # not hashable
                 return (math.nan,)
         try:
@@ -178,7 +194,7 @@ def _number(value: Any) -> float:
     """A float, NaN for what is no number; bool and text are none."""
     if type(value) is float:
         return value
-    if isinstance(value, (bool, str, bytes)):
+    if isinstance(value, TEXTS):
         return math.nan
     try:
         return float(value)

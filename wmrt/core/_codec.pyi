@@ -1,0 +1,33 @@
+from collections.abc import Callable
+from typing import Any
+
+from wmrt.core.wire import Acted, Observed
+
+class Columns:
+    def __new__(
+        cls,
+        type: type[Observed],
+        fields: tuple[tuple[str, int, int, tuple[str, ...], dict[str, float]], ...],
+        flags: dict[Any, float],
+        texts: tuple[type, ...],
+        write: Callable[[Observed], bytes],
+        read: Callable[[bytes], Observed],
+    ) -> Columns: ...
+    def write(self, head: Observed, /) -> bytes: ...
+    def read(self, data: bytes, /) -> Observed: ...
+    def take(self, data: bytes, at: int, most: int, /) -> tuple[Observed, int] | None: ...
+
+class Answers:
+    def __new__(
+        cls,
+        type: type[Acted],
+        levels: tuple[tuple[int, ...], ...],
+        pack: Callable[[Acted], bytes],
+        unpack: Callable[[bytes], Acted],
+    ) -> Answers: ...
+    def pack(self, answer: Acted, /) -> bytes: ...
+    def frame(self, answer: Acted, /) -> bytes: ...
+    def unpack(self, data: bytes, /) -> Acted: ...
+
+def masked(data: bytes, /) -> bytes: ...
+def payload(data: bytes, /) -> bytes | None: ...
