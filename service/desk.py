@@ -206,18 +206,19 @@ class Desk:
         self, job: Job, action: Any, last: Outcome | None, timing: tuple[int, int, int]
     ) -> Acted:
         seen, (skipped, queued, took) = job.observed, timing
-        common = (seen.robot, seen.session, seen.epoch, seen.sequence)
         if last is None:  # the controller's own accounting failed; the action is the fallback's
             return Acted(
-                *(*common, self.breakers.step, tuple(action.tolist()), "fallback"),
+                *(seen.robot, seen.session, seen.epoch, seen.sequence),
+                *(self.breakers.step, tuple(action.tolist()), "fallback"),
                 *(self.breakers.state.value, (), False, skipped, seen.captured_ns, queued),
                 *(None, took),
             )
+        tripped = tuple(sorted(map(int, last.tripped))) if last.tripped else ()
         return Acted(
-            *(*common, last.step, last.action, last.source, last.after.value),
-            *(tuple(sorted(map(int, last.tripped))), last.late, skipped, seen.captured_ns),
-            *(queued, last.policy_ns, took),
-        )
+            seen.robot, seen.session, seen.epoch, seen.sequence, last.step, last.action,
+            last.source, last.after.value, tripped, last.late, skipped, seen.captured_ns,
+            queued, last.policy_ns, took,
+        )  # fmt: skip
 
     def require_measured(self, measured: Sequence[float] | None) -> None:
         """`Refusal` refused where `reset` would raise; any thread, changes nothing."""

@@ -16,10 +16,13 @@ from tests.core.test_codec import mutated, outcome
 from tests.core.test_wire import observed
 from tests.model.networks import random_state, schemas, small_schema
 from tests.service.doubles import service
+from tests.service.raw import state
 from tests.service.test_direct import frame
-from wmrt.client import connect
+from wmrt.client import channel, connect
+from wmrt.core import codec
 from wmrt.core.wire import FLOATS, MSGPACK, pack_observed
 from wmrt.core.wire_state import StateLayout
+from wmrt.service import direct, messages
 from wmrt.service.messages import Reader
 
 ROUNDS = 10_000 if FULL else 1_500
@@ -42,11 +45,11 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def message(rng: random.Random, numbers: np.random.Generator, schema: Any) -> bytes:
     head = observed(rng)
-    state = random_state(numbers, schema)
+    drawn = random_state(numbers, schema)
     if schema.instruction or rng.random() < 0.2:
-        values = {k: v.tolist() if hasattr(v, "tolist") else v for k, v in state.items()}
+        values = {k: v.tolist() if hasattr(v, "tolist") else v for k, v in drawn.items()}
         return pack_observed(head, MSGPACK, msgspec.msgpack.encode(values))
-    return pack_observed(head, FLOATS, StateLayout(schema.to_json()).pack(state))
+    return pack_observed(head, FLOATS, StateLayout(schema.to_json()).pack(drawn))
 
 
 def long_head(rng: random.Random, payload: bytes) -> bytes:
@@ -101,3 +104,37 @@ def test_both_sides_say_which_codec_runs(
         assert told == {"requested": name, "resolved": name}
         with connect(running.address, "r1") as client:
             assert client.codec == (name, name, "")
+
+
+def test_a_step_asks_python_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a client and a service say to each other is the plain case throughout."""
+    asked: list[str] = []
+
+    def counted(module: Any, name: str) -> None:
+        does = getattr(module, name)
+
+        def counting(*given: Any) -> Any:
+            asked.append(name)
+            return does(*given)
+
+        monkeypatch.setattr(module, name, counting)
+
+    for module, name in (
+        *((codec, "pack_acted"), (codec, "unpack_acted"), (codec, "pack_observed")),
+        *((messages, "unpack_observed"), (messages, "bounds"), (direct, "head")),
+        *((channel, "masked"), (channel, "bounds")),
+    ):
+        counted(module, name)
+    codec._made.cache_clear()
+    try:
+        arm("c", monkeypatch)
+        with service(tmp_path) as running, connect(running.address, "r1") as client:
+            client.act(state())  # after which the thread that steps reads the socket
+            asked.clear()
+            for _ in range(20):
+                assert client.act(state(0.5)).source == "policy"
+            assert asked == []
+            client.act(state(0.5, gap=b"1"))
+            assert asked == ["pack_observed"]
+    finally:
+        codec._made.cache_clear()
