@@ -208,11 +208,10 @@ class Desk:
         seen, (skipped, queued, took) = job.observed, timing
         if last is None:  # the controller's own accounting failed; the action is the fallback's
             return Acted(
-                *(seen.robot, seen.session, seen.epoch, seen.sequence),
-                *(self.breakers.step, tuple(action.tolist()), "fallback"),
-                *(self.breakers.state.value, (), False, skipped, seen.captured_ns, queued),
-                *(None, took),
-            )
+                seen.robot, seen.session, seen.epoch, seen.sequence, self.breakers.step,
+                tuple(action.tolist()), "fallback", self.breakers.state.value, (), False, skipped,
+                seen.captured_ns, queued, None, took,
+            )  # fmt: skip
         tripped = tuple(sorted(map(int, last.tripped))) if last.tripped else ()
         return Acted(
             seen.robot, seen.session, seen.epoch, seen.sequence, last.step, last.action,

@@ -50,6 +50,21 @@ def test_it_names_what_is_taken(
 
 
 @pytest.mark.usefixtures("wide")
+def test_it_names_the_codec(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WMRT_CODEC", "python")
+    status, results = doctor(tmp_path / "r.json")
+    assert status == 0 and results["codec"] == {
+        **{"requested": "python", "resolved": "python", "reason": "", "error": None}
+    }
+    monkeypatch.setenv("WMRT_CODEC", "rust")
+    status, results = doctor(tmp_path / "r.json")
+    assert status == 1 and results["codec"]["resolved"] is None
+    assert "WMRT_CODEC='rust': auto, c, python" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("wide")
 def test_the_gpu_step_is_looked_at_when_asked_or_where_there_is_a_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

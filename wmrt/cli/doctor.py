@@ -18,6 +18,7 @@ from rich.text import Text
 import wmrt
 from wmrt.cli.common import console, falls_short, json_option, write_result
 from wmrt.core import machine
+from wmrt.core.codec import VARIABLE, codec
 from wmrt.core.errors import WmrtError
 
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)")
@@ -56,6 +57,7 @@ def command(look: bool, json_path: Path | None) -> None:
             "huge_pages": machine.huge_pages(),
         },
         "native": native_facts(),
+        "codec": codec_facts(),
         "torch": torch,
         "graph": graph_facts() if look or torch["cuda"] else None,
         "requirements": requirements,
@@ -70,9 +72,8 @@ def command(look: bool, json_path: Path | None) -> None:
         falls_short(f"missing {', '.join(missing)}; run: pip install wmrt")
     if torch["error"]:
         falls_short(f"torch does not load: {torch['error']}")
-    native = results["native"]
-    if native["path"] and native["error"]:
-        falls_short(native["error"])
+    for wrong in faults(results):
+        falls_short(wrong)
     graph = results["graph"]
     if graph and not graph["capturable"]:
         falls_short(f"the GPU step cannot be captured as a CUDA Graph: {_graph(graph)}")
@@ -132,6 +133,21 @@ def native_facts() -> dict[str, Any]:
     return facts
 
 
+def faults(results: dict[str, Any]) -> list[str]:
+    """What is wrong with what is in C."""
+    native, own = results["native"], results["codec"]
+    parts = [own, native] if native["path"] else [own]
+    return [part["error"] for part in parts if part["error"]]
+
+
+def codec_facts() -> dict[str, Any]:
+    """What makes and reads a step's messages; in ``error`` why what WMRT_CODEC asks for is not."""
+    try:
+        return {**codec().choice._asdict(), "error": None}
+    except WmrtError as error:
+        return {"requested": os.environ.get(VARIABLE), "resolved": None, "error": str(error)}
+
+
 def graph_facts() -> dict[str, Any]:
     """What `wmrt.runtime.graph_lint` finds in the fused step of preset small in nvfp4, on tensors
     that only say they are on a GPU; in ``error`` why it cannot look."""
@@ -187,6 +203,8 @@ def _rows(results: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "memory", "unknown" if memory is None else f"{memory / 2**30:.1f} GiB"
     yield "real time", _realtime(results["realtime"])
     yield "native", _native(results["native"])
+    told = results["codec"]
+    yield "codec", told["error"] or f"{told['resolved']} {told['reason']}".strip()
     yield "torch", torch["error"] or f"{torch['version']}, {torch['threads']} threads"
     yield "cuda", ", ".join(torch["cuda"]) or "no device"
     yield "gpu step", _graph(results["graph"])
