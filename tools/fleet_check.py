@@ -25,7 +25,8 @@ import click
 sys.path.insert(0, str(Path(__file__).parents[1]))  # tests.service.doubles, here and in replicas
 
 from tools.fleet_load import Load
-from tools.service_latency import figures, http_arm, measured, show, tiny, websocket_arm
+from tools.service_latency import figures, http_arm, measured, show, websocket_arm
+from tools.service_trace import tiny
 from wmrt.cli.common import console, falls_short, json_option, write_result
 from wmrt.core.errors import WmrtError
 from wmrt.service.fleet_status import where

@@ -122,17 +122,6 @@ def process(*arguments: str, **environment: str) -> Iterator[None]:
         running.wait(30.0)
 
 
-def tiny(folder: Path) -> str:
-    """A checkpoint of random weights, tiny, with highway's states and actions."""
-    from wmrt.model.checkpoint import load_checkpoint, save_checkpoint
-    from wmrt.model.config import preset
-    from wmrt.model.random_init import random_checkpoint
-
-    made = random_checkpoint("tiny", preset("tiny"), load_checkpoint("highway"), 0)
-    save_checkpoint(folder / "tiny", made, card="random weights, for speed only\n")
-    return str(folder / "tiny")
-
-
 def figures(samples: list[Sample]) -> dict[str, Any]:
     """Percentiles in microseconds."""
     parts = {
@@ -208,7 +197,7 @@ def compare(
     options = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        served = tiny(folder) if model is None else model
+        served = tracing().tiny(folder) if model is None else model
         with contextlib.ExitStack() as stack:
             arms = started(stack, folder, [served, *options], control)
             results = {arm: figures(s) for arm, s in measured(arms, rounds, steps).items()}

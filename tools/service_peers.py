@@ -29,7 +29,8 @@ from typing import Any
 import click
 
 from tools.peer_services import answer_questions
-from tools.service_latency import tiny, websocket_arm
+from tools.service_latency import websocket_arm
+from tools.service_trace import tiny
 from wmrt.cli.common import console, json_option, progress, write_result
 from wmrt.core import measure
 from wmrt.core.errors import WmrtError

@@ -36,6 +36,25 @@ PIECES = {
 }
 
 
+def tiny(folder: Path) -> str:
+    """A checkpoint of random weights, tiny, with highway's states and actions.
+
+    Its action stays at rest: at a thousand steps a second the rate limits block every other one,
+    and what a blocked step costs is not what a step costs.
+    """
+    from wmrt.model.checkpoint import load_checkpoint, save_checkpoint
+    from wmrt.model.config import preset
+    from wmrt.model.random_init import random_checkpoint
+
+    config = preset("tiny")
+    made = random_checkpoint("tiny", config, load_checkpoint("highway"), 0)
+    weights, middle = made.tensors["action_head.out.weight"].zero_(), config.action_bins // 2
+    # Equal logits for the two bins beside 0: a hidden layer's GELU sums to more than 0.
+    weights.unflatten(0, (-1, config.action_bins))[:, middle - 1 : middle + 1] = 8.0
+    save_checkpoint(folder / "tiny", made, card="random weights, for speed only\n")
+    return str(folder / "tiny")
+
+
 def serve(folder: Path, **arguments: Any) -> None:
     """A service on ``folder``/s until it is told to stop; its stamps are in ``folder``/stamps.
     ``arguments``: of `ServeSettings`."""

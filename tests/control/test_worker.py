@@ -37,7 +37,7 @@ class Clerk:
         assert self.entered.wait(PATIENCE)
 
     def next(self) -> Any:
-        until(lambda: self.worker._finished)
+        until(lambda: self.worker.finished)
         return self.worker.take()
 
 
@@ -141,13 +141,13 @@ def test_stop_ends_the_thread(busy: bool) -> None:
     clerk.worker.ask("b")
     if not busy:
         clerk.open.set()
-        until(lambda: len(clerk.worker._finished) == 2)
+        until(lambda: len(clerk.worker.finished) == 2)
     clerk.worker.stop()
     thread = clerk.worker._thread
     assert thread is not None
     clerk.open.set()
     clerk.worker.join(PATIENCE)
-    assert not thread.is_alive() and len(clerk.worker._finished) == 1 + (not busy)
+    assert not thread.is_alive() and len(clerk.worker.finished) == 1 + (not busy)
     clerk.worker.ask("c")  # to nobody
     assert not clerk.worker.wait(0.05) or clerk.worker.take() is not None
     Clerk().worker.stop()

@@ -17,18 +17,15 @@ if TYPE_CHECKING:
 
 
 class Given(NamedTuple):
-    """What a step was given.
+    """What a recorder is told of a step besides what came of it.
 
     Attributes:
         observation, captured_ns: as `Controller.act` got them.
-        now_ns, started: readings of the clock and the timer.
         estop, fallback, failure: see `StepInputs`.
     """
 
     observation: Any
     captured_ns: Any
-    now_ns: int
-    started: int
     estop: str
     fallback: tuple[float, ...] | str | None
     failure: str
@@ -39,6 +36,7 @@ class Account:
 
     Attributes:
         tally: the counters.
+        records: whether there is a recorder.
         last: outcome of the last step; None if this accounting failed in it.
     """
 
@@ -46,6 +44,7 @@ class Account:
         self, recorder: Recorder | None, channels: Channels, timer: Callable[[], int]
     ) -> None:
         self._recorder, self._channels, self._timer = recorder, channels, timer
+        self.records = recorder is not None
         self.tally = Tally()
         self.last: Outcome | None = None
 
@@ -55,31 +54,44 @@ class Account:
         if attach is not None:
             attach(controller)
 
-    def step(self, step: int, decision: Decision, given: Given, consulted: Consulted) -> None:
-        """A step was decided."""
+    def step(
+        self,
+        step: int,
+        decision: Decision,
+        consulted: Consulted,
+        now_ns: int,
+        started: int,
+        given: Given | None,
+    ) -> None:
+        """A step was decided.
+
+        Args:
+            now_ns, started: readings of the clock and the timer.
+            given: None where nobody ``records``.
+        """
         self.last = None
         try:
-            outcome = Outcome(
-                step, given.now_ns, *decision, consulted.late, consulted.policy_ns,
-                self._timer() - given.started,
-            )  # fmt: skip
-            self.last = outcome
-            self.tally.add(outcome)
-            if consulted.skipped or consulted.finished:
+            _, _, _, policy_ns, _, _, late, skipped, finished, _, _ = consulted
+            took = self._timer() - started
+            self.last = outcome = tuple.__new__(
+                Outcome, (step, now_ns, *decision, late, policy_ns, took)
+            )
+            self.tally.add(late, decision.source, took, policy_ns)
+            if skipped or finished:
                 self.tally.follow(consulted)
-            if self._recorder is not None:
-                self._recorder.record(outcome, self._inputs(step, given, consulted))
+            if self._recorder is not None and given is not None:
+                self._recorder.record(outcome, self._inputs(outcome, given, consulted))
         except STOPPING:
             raise
         except BaseException:
             self.tally.failures += 1
 
-    def _inputs(self, step: int, given: Given, consulted: Consulted) -> StepInputs:
+    def _inputs(self, outcome: Outcome, given: Given, consulted: Consulted) -> StepInputs:
         late = consulted.late
         return StepInputs(
-            given.observation, given.captured_ns, given.now_ns,
+            given.observation, given.captured_ns, outcome.now_ns,
             consulted.asked, consulted.answered, late,
-            self._channels.availability(step, consulted.votes, late), given.estop,
+            self._channels.availability(outcome.step, consulted.votes, late), given.estop,
             consulted.skipped, tuple(each.step for each in consulted.finished),
             tuple(consulted.votes or ()), consulted.failed, given.fallback, given.failure,
         )  # fmt: skip

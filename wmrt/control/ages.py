@@ -83,6 +83,8 @@ class Ages:
         self._whole_ns = at
         if self._max_age_ns is not None and age > self._max_age_ns:
             return [Finding("captured_ns", "stale", describe(age), self._max_age_ns)], {}
+        if not self._aging:
+            return [], {}
         return self._split(
             [
                 (name, Finding(name, "stale", describe(age), limit))

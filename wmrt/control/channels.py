@@ -112,6 +112,9 @@ class Channels:
         model: the running model; the channels must differ from it and from each other.
         timer: nanoseconds.
 
+    Attributes:
+        silent: there are none, and nobody need be asked.
+
     Raises:
         SafetyError: another number of channels, two of one name, or two that always agree.
     """
@@ -125,6 +128,7 @@ class Channels:
         ok = isinstance(channels, Sequence) and all(isinstance(c, Channel) for c in channels)
         settings.require(ok, "channels", "a sequence of Channel", channels)
         self._channels = tuple(channels)
+        self.silent = not self._channels
         self._size = len(model.actions)
         self._timer = timer
         names = [channel.name for channel in self._channels]

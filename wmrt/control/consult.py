@@ -126,6 +126,8 @@ class Panel:
         answer = ask(self.policy, state, previous, self._predicted, self._rows, self._timer)
         if foresight is not None:
             foresight.keep(step, answer.proposal.action, answer.foreseen)
+        if self.channels.silent:
+            return tuple.__new__(Reply, (answer, None, (), expected))
         votes, failed = self.channels.ask(step, state, previous, until)
         return Reply(answer, votes, failed, expected)
 
@@ -202,21 +204,19 @@ class Consultant:
 
     def _judge(self, reply: Reply, took: int) -> Consulted:
         """A reply after ``took`` nanoseconds of the step."""
-        breakers, answer = self._breakers, reply.answer
-        if answer.note is not None:
-            breakers.report(Cause.NOTE, answer.note)
-        for finding in reply.failed:
+        breakers, (answer, votes, failed, expected) = self._breakers, reply
+        said, chunk, note, policy_ns, _ = answer
+        if note is not None:
+            breakers.report(Cause.NOTE, note)
+        for finding in failed:
             breakers.report(Cause.CHANNEL, finding)
+        failed = tuple(failed)
         if took <= self._deadline_ns:
-            return Consulted(
-                answer.proposal, reply.votes, answer.chunk, answer.policy_ns, True, True,
-                failed=tuple(reply.failed), expected=reply.expected,
-            )  # fmt: skip
-        proposal = None
-        if answer.proposal.fault is not None:
-            proposal = answer.proposal._replace(late=True)
+            parts = (said, votes, chunk, policy_ns, True, True, False, (), (), failed, expected)
+            return tuple.__new__(Consulted, parts)
+        proposal = None if said.fault is None else said._replace(late=True)
         return self._late(took, proposal)._replace(
-            policy_ns=answer.policy_ns, answered=True, failed=tuple(reply.failed)
+            policy_ns=policy_ns, answered=True, failed=failed
         )
 
     def _late(self, took: int, proposal: Proposal | None = None) -> Consulted:

@@ -9,12 +9,16 @@ import numpy as np
 
 from wmrt.safety import Finding, describe
 
+#: What nearly every policy gives, and is looked for first.
+FLOAT32 = np.dtype(np.float32)
 _NUMBERS = frozenset("fiu")  # numpy kinds; strings such as "0.5" would convert, and must not
 
 
 def as_action(value: Any, size: int) -> tuple[float, ...] | Finding:
     """``size`` floats, finite or not, from an array, tensor or sequence. Never raises."""
     try:
+        if type(value) is np.ndarray and value.dtype is FLOAT32 and value.shape == (size,):
+            return tuple(value.tolist())
         array = np.asarray(value)
         if array.dtype.kind not in _NUMBERS:
             return Finding("action", "type", describe(value), f"{size} numbers")
@@ -30,6 +34,8 @@ def as_chunk(value: Any, size: int, rows: int) -> tuple[tuple[float, ...], ...] 
     if value is None:
         return ()
     try:
+        if type(value) is np.ndarray and value.dtype is FLOAT32 and value.shape[1:] == (size,):
+            return tuple(map(tuple, value[:rows].tolist()))
         array = np.asarray(value)
         if array.dtype.kind not in _NUMBERS or array.ndim != 2 or array.shape[1] != size:
             found = f"{array.dtype} {array.shape}"[:80]
@@ -46,7 +52,7 @@ def as_predicted(
     result: dict[str, float | tuple[float, ...]] = {}
     if value is None:
         return result
-    if not isinstance(value, Mapping):
+    if type(value) is not dict and not isinstance(value, Mapping):
         return Finding("predicted", "type", describe(value), "a mapping")
     name = ""
     try:

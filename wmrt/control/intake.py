@@ -11,6 +11,7 @@ from wmrt.safety import Finding, describe
 
 #: Issues whose value must not be shown to the policy or a channel: it reads as unknown instead.
 _UNREADABLE = frozenset({"type", "nonfinite", "unseen", "length"})
+_NONE: frozenset[tuple[str, str]] = frozenset()
 
 
 class Observation(NamedTuple):
@@ -45,7 +46,7 @@ class Intake:
 
     def reset(self) -> None:
         """A new episode: capture times and known problems start anew."""
-        self._known: frozenset[tuple[str, str]] = frozenset()
+        self._known = _NONE
         self._ages.reset()
 
     def read(self, obs: Any, now_ns: int, captured_ns: Any = None) -> Observation:
@@ -61,10 +62,11 @@ class Intake:
             state = self._find(obs)
             if captured_ns is not None:
                 faults, unusable = self._ages.check(now_ns, captured_ns, state)
-                state.update(dict.fromkeys(unusable.keys() & state.keys()))
+                if unusable:
+                    state.update(dict.fromkeys(unusable.keys() & state.keys()))
             if not unusable and not faults and self._clean is not None and self._clean(state):
-                self._known = frozenset()
-                return Observation(state, (), ())
+                self._known = _NONE
+                return tuple.__new__(Observation, (state, (), ()))  # 100 ns less than `Observation`
             q, issues = self._schema.quantize(state)
         except Exception:  # not a mapping, or one that raises when it is read
             finding = Finding("", "container", describe(obs), "a mapping of field names to values")
@@ -79,7 +81,10 @@ class Intake:
 
     def _find(self, obs: Any) -> dict[str, Any]:
         """The state as a dict of its own. Raises whatever the observation raises."""
-        if type(obs) is not dict and not isinstance(obs, Mapping):
+        if type(obs) is dict:
+            if self._has_state_field or "state" not in obs:
+                return obs.copy()
+        elif not isinstance(obs, Mapping):
             raise TypeError
         if not self._has_state_field:
             inner = obs.get("state")
@@ -94,7 +99,7 @@ class Intake:
         soft = [_finding(i) for i in issues if not i.invalid and _name(i) not in unusable]
         self.unknown += len(soft) + len(unusable)
         if not soft and not unusable:
-            self._known = frozenset()
+            self._known = _NONE
             return ()
         soft += unusable.values()
         before = self._known

@@ -20,8 +20,13 @@ from wmrt.safety import Breakers, Cause, Finding
 
 
 class Unwatched:
-    """No monitor: nothing is expected, everything is trusted."""
+    """No monitor: nothing is expected, everything is trusted.
 
+    Attributes:
+        watches: whether `judge` and `trusted` do anything.
+    """
+
+    watches = False
     foresight: Foresight | None = None
     calibration: Calibration | None = None
 
@@ -48,6 +53,8 @@ class Monitor(Unwatched):
     Args:
         calibration: of the model that drives, under its recipe.
     """
+
+    watches = True
 
     def __init__(self, calibration: Calibration) -> None:
         settings.require(

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from wmrt.control.account import Account, Given
 from wmrt.control.consult import NOT_ASKED, Consultant, Consulted
+from wmrt.control.convert import FLOAT32
 from wmrt.control.falling_back import Asked
 from wmrt.control.intake import Intake
 from wmrt.control.monitor import Unwatched
@@ -17,6 +18,8 @@ from wmrt.control.plan import Plan
 from wmrt.control.protocol import Outcome
 from wmrt.core.clock import Clock
 from wmrt.safety import Breakers, Decision, Level, State
+
+_RANGE = Level.RANGE
 
 
 class Stepping:
@@ -57,44 +60,50 @@ class Stepping:
         breakers = self.breakers
         self._stops = self._begun = breakers.stops
         self._started = self._timer()
-        self._now_ns = self.clock.now_ns()
-        breakers.begin(self._now_ns)
+        self._now_ns = now_ns = self.clock.now_ns()
+        breakers.begin(now_ns)
         self._begun = breakers.stops
-        self._plan.tick(self._now_ns)
-        seen = self._intake.read(obs, self._now_ns, captured_ns)
-        self._state = seen.state
-        if seen.state is not None and self._instruction is not None:
-            self._follow(seen.state.get(self._instruction))
-        fit = breakers.admit(seen.faults, seen.notes)
-        return seen.state if fit and not self._closed else None
+        self._plan.tick(now_ns)
+        state, faults, notes = self._intake.read(obs, now_ns, captured_ns)
+        self._state = state
+        if state is not None and self._instruction is not None:
+            self._follow(state.get(self._instruction))
+        if faults or notes:
+            fit = breakers.admit(faults, notes)
+        else:
+            fit = True
+        return state if fit and not self._closed else None
 
     def _decide(self, consulted: Consulted) -> Decision:
         """The step's decision, after its question, if there was one."""
         self._consulted = consulted
-        breakers, state, stops = self.breakers, self._state, self._stops
-        if state is not None and consulted is not NOT_ASKED:
-            self._monitor.judge(breakers, state, consulted.expected)
-        fallback = self._fallback.goal(self._monitor.trusted(state), breakers.reference)
-        decision = breakers.decide(consulted.proposal, fallback, consulted.votes)
+        proposal, votes, chunk, _, _, answered, late, _, _, _, expected = consulted
+        breakers, stops, monitor, fallback = self.breakers, self._stops, self._monitor, None
+        if monitor.watches and self._state is not None and consulted is not NOT_ASKED:
+            monitor.judge(breakers, self._state, expected)
+        if self._fallback.fallback is not None:
+            fallback = self._fallback.goal(monitor.trusted(self._state), breakers.reference)
+        decision = breakers.decide(proposal, fallback, votes)
         if breakers.stops != stops:
             self._estop = "begin" if self._begun != stops else "decide"
-        trusted = Level.RANGE not in decision.tripped
-        if consulted.answered and not consulted.late:
-            self._plan.store(consulted.chunk if trusted else ())
+        trusted = _RANGE not in decision.tripped
+        if answered and not late:
+            self._plan.store(chunk if trusted else ())
         if not trusted:
             self._consultant.distrust()
         return decision
 
     def _settle(self, decision: Decision) -> NDArray[np.float32]:
         """The step is over: count it, record it, and give its action out."""
-        given = Given(
-            *self._given, self._now_ns, self._started,
-            self._estop, self._fallback.answer, self._failure,
-        )  # fmt: skip
-        self._account.step(self.breakers.step, decision, given, self._consulted)
-        self.last = self._account.last
-        self._sent = decision.action
-        return np.array(decision.action, np.float32)
+        account, given = self._account, None
+        if account.records:
+            given = Given(*self._given, self._estop, self._fallback.answer, self._failure)
+        account.step(
+            self.breakers.step, decision, self._consulted, self._now_ns, self._started, given
+        )
+        self.last = account.last
+        self._sent = action = decision.action
+        return np.array(action, FLOAT32)
 
     def _follow(self, text: Any) -> None:
         """Another instruction voids what was planned; so does one that cannot be compared."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from wmrt.control.consult import Consulted
-from wmrt.control.protocol import Outcome
 from wmrt.control.timing import Durations, Streak
 from wmrt.safety import Breakers, Cause
 
@@ -24,12 +23,19 @@ class Tally:
         self.act_times, self.policy_times = Durations(), Durations()
         self.failures = self.skipped = self.late = self.late_failures = 0
 
-    def add(self, outcome: Outcome) -> None:
-        self.misses.add(outcome.late)
-        self.fallbacks.add(outcome.source == "fallback")
-        self.act_times.add(outcome.act_ns)
-        if outcome.policy_ns is not None:
-            self.policy_times.add(outcome.policy_ns)
+    def add(self, late: bool, source: str, act_ns: int, policy_ns: int | None) -> None:
+        """A step's outcome."""
+        if late:
+            self.misses.add(True)
+        else:
+            self.misses.now = 0
+        if source == "fallback":
+            self.fallbacks.add(True)
+        else:
+            self.fallbacks.now = 0
+        self.act_times.add(act_ns)
+        if policy_ns is not None:
+            self.policy_times.add(policy_ns)
 
     def follow(self, consulted: Consulted) -> None:
         """What became of earlier questions."""

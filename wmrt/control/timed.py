@@ -71,13 +71,14 @@ class TimedController(Controller):
         self._turn = self._lock = Turn()
         self._claim = threading.Lock()
         self._pending: Step | None = None
+        self._own = weakref.ref(self)
         timed = self._consultant.inner
         assert isinstance(timed, Timed)  # `_kind` says so
         self._timed = timed
         if bell is not None:
             timed.wait_at(bell)
         if self._watched:
-            timed.alarm = Alarm(_weakly(self), timed._deadline_ns, self._timer, prepare)
+            timed.alarm = Alarm(_weakly(self._own), timed._deadline_ns, self._timer, prepare)
 
     def _kind(self, watched: bool) -> type[Consultant]:
         self._watched = watched
@@ -132,7 +133,9 @@ class TimedController(Controller):
             raise SafetyError("act: called by something that act called; a step is under way")
         try:
             state = self._open(obs, captured_ns)
-            between = None if state is None else self._consultant.between()
+            between = None
+            if state is not None and self._consultant is not timed:
+                between = self._consultant.between()
             asks = state is not None and between is None
         except BaseException as caught:  # none is known; this is the last line
             error, asks, between = caught, False, None
@@ -146,7 +149,7 @@ class TimedController(Controller):
             self._pending = step
             if timed.alarm is not None:
                 timed.alarm.arm(self._started + timed._deadline_ns, step)
-            step.replaced = timed.put(state, self._started, _settler(self, step))
+            step.replaced = timed.put(state, self._started, _settler(self._own, step))
         if timed.interrupted and timed.alarm is not None:  # before it was armed
             timed.alarm.ring()
         return None
@@ -180,8 +183,9 @@ class TimedController(Controller):
         try:
             if isinstance(reply, BaseException):
                 raise reply
-            found = self._timed.found(reply, step.replaced, self._started)
-            consulted = self._consultant.taken(found)
+            consulted = self._timed.found(reply, step.replaced, self._started)
+            if self._consultant is not self._timed:
+                consulted = self._consultant.taken(consulted)
         except BaseException as caught:
             error = caught
         self._end(step, consulted, error)
@@ -219,9 +223,8 @@ class TimedController(Controller):
         return {**super().stats(), "deadline_by": "timer" if self._watched else "none"}
 
 
-def _settler(controller: TimedController, step: Step) -> Callable[[Any], bool]:
+def _settler(own: weakref.ref[TimedController], step: Step) -> Callable[[Any], bool]:
     """For the policy's thread, which holds nobody alive."""
-    own = weakref.ref(controller)
 
     def settle(reply: Reply | BaseException) -> bool:
         whose = own()
@@ -230,9 +233,7 @@ def _settler(controller: TimedController, step: Step) -> Callable[[Any], bool]:
     return settle
 
 
-def _weakly(controller: TimedController) -> Callable[[Step], None]:
-    own = weakref.ref(controller)
-
+def _weakly(own: weakref.ref[TimedController]) -> Callable[[Step], None]:
     def ring(step: Step) -> None:
         whose = own()
         if whose is not None:

@@ -63,8 +63,10 @@ class Watchdog(Consultant):
         self, reply: Reply | None, finished: list[Late], replaced: Question | None, took: int
     ) -> Consulted:
         """The step's question has ended so after ``took`` nanoseconds of the step."""
-        breakers = self._breakers
         stopped, self._interrupted = self._interrupted, False
+        if reply is not None and replaced is None and not finished:
+            return self._judge(reply, took)
+        breakers = self._breakers
         for one in finished:
             if one.fault is not None:
                 breakers.report(Cause.NOTE, one.fault._replace(kind=f"late {one.fault.kind}"[:80]))
@@ -118,9 +120,16 @@ class Timed(Watchdog):
 
     Args:
         panel, breakers, plan, deadline_ns, timer: see `Consultant`.
+
+    Attributes:
+        rest: the policy's thread has its answer, and goes on with something else; see `Worker`.
     """
 
     alarm: Alarm | None = None
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.rest = self._worker.rest
 
     def _employ(self) -> Worker[Question, Reply]:
         return Worker(self._answering.reply, "wmrt-policy", _deliver)
@@ -133,15 +142,14 @@ class Timed(Watchdog):
         self, state: Mapping[str, Any], started: int, settle: Callable[[Any], bool]
     ) -> Question | None:
         """Ask; ``settle`` gets the reply, in the policy's thread. The question that is replaced."""
-        breakers = self._breakers
-        until = started + self._deadline_ns
-        return self._worker.ask(
-            Question(breakers.step, _own(state), breakers.reference, until, settle)
-        )
+        breakers, until = self._breakers, started + self._deadline_ns
+        parts = (breakers.step, _own(state), breakers.reference, until, settle)
+        return self._worker.ask(tuple.__new__(Question, parts))
 
     def found(self, reply: Reply | None, replaced: Question | None, started: int) -> Consulted:
         """How the step's question ended: in time, or without a reply."""
-        return self._found(reply, self._arrived(), replaced, self._timer() - started)
+        finished = self._arrived() if self._worker.finished else []
+        return self._found(reply, finished, replaced, self._timer() - started)
 
     def _arrived(self) -> list[Late]:
         """Answers to earlier questions; raises what asks the process to stop."""
@@ -151,10 +159,6 @@ class Timed(Watchdog):
                 raise done.answer
             arrived.append(_late(done.question, done.answer.answer))
         return arrived
-
-    def rest(self) -> None:
-        """The policy's thread has its answer, and goes on with something else."""
-        self._worker.rest()
 
     @property
     def interrupted(self) -> bool:
@@ -210,10 +214,9 @@ def _late(question: Question, answer: Answer) -> Late:
 
 def _own(state: Mapping[str, Any]) -> Mapping[str, Any]:
     """``state`` with values that the caller cannot change any more."""
-    for value in state.values():
-        if type(value) not in _FIXED:
-            return {name: _fixed(value) for name, value in state.items()}
-    return state
+    if _FIXED.issuperset(map(type, state.values())):
+        return state
+    return {name: _fixed(value) for name, value in state.items()}
 
 
 def _fixed(value: Any) -> Any:

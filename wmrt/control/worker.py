@@ -65,6 +65,7 @@ class Worker(Generic[Q, A]):
 
     Attributes:
         bell: where the thread waits for questions; may be replaced before the first one.
+        finished: answers that wait for `take`.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Worker(Generic[Q, A]):
         self._mutex = _thread.allocate_lock()  # over the four below; never held for long
         self._slot: Q | None = None
         self._busy = self._restart = self._stopped = False
-        self._finished: deque[Finished[Q, A]] = deque()
+        self.finished: deque[Finished[Q, A]] = deque()
         self.bell = Bell()
         self._told = _thread.allocate_lock()  # released: there is something to see
         self._told.acquire()
@@ -110,7 +111,7 @@ class Worker(Generic[Q, A]):
 
     def take(self) -> Finished[Q, A] | None:
         """The oldest answer not taken yet."""
-        return self._finished.popleft() if self._finished else None
+        return self.finished.popleft() if self.finished else None
 
     def clear(self) -> Q | None:
         """Empty the slot; what was in it."""
@@ -122,13 +123,12 @@ class Worker(Generic[Q, A]):
         """Have the next answer begin with a restart. False if the thread is idle: then nothing runs
         that the caller could not restart himself, before he asks again."""
         with self._mutex:
-            self._restart = self._busy
-            return self._busy
+            self._restart = busy = self._busy  # read once: `rest` takes no lock
+            return busy
 
     def rest(self) -> None:
         """Called by ``deliver``: what answers is at rest, and the caller may restart it himself."""
-        with self._mutex:
-            self._busy = False
+        self._busy = False
 
     def stop(self) -> None:
         """End the thread; it waits for nothing."""
@@ -155,11 +155,11 @@ class Worker(Generic[Q, A]):
                     if question is None:
                         break
                     restart, self._restart = self._restart, False
-                finished = Finished(question, self._try(question, restart))
-                if self._deliver is None or not self._deliver(*finished):
-                    self._finished.append(finished)
+                answer = self._try(question, restart)
+                if self._deliver is None or not self._deliver(question, answer):
+                    self.finished.append(Finished(question, answer))
                     release(self._told)
-                del finished  # an idle thread holds nothing
+                del question, answer  # an idle thread holds nothing
 
     def _try(self, question: Q, restart: bool) -> A | BaseException:
         try:

@@ -20,6 +20,7 @@ from wmrt.safety.consensus import vote
 from wmrt.safety.decision import Decision, Proposal
 from wmrt.safety.envelope import Envelope
 from wmrt.safety.events import EventRing, Finding
+from wmrt.safety.glance import Glance
 from wmrt.safety.judge import Action, clamp_to_box, predicted_fault, range_fault
 from wmrt.safety.limits import Limits
 from wmrt.safety.machine import Machine
@@ -40,12 +41,17 @@ class Breakers:
         limits: what to enforce.
         robot: name for the record.
         events: capacity of the record.
+        glance: recognise at once a step with which nothing is wrong. False takes the whole way
+            every time, and decides the same, bit for bit.
     """
 
-    def __init__(self, limits: Limits, *, robot: str = "robot", events: int = 4096) -> None:
+    def __init__(
+        self, limits: Limits, *, robot: str = "robot", events: int = 4096, glance: bool = True
+    ) -> None:
         self.limits = limits
         self._machine = Machine(limits, robot, events)
         self._envelope = Envelope(limits)
+        self._glance = Glance(limits, self._machine, self._envelope) if glance else None
         self._names = limits.spec.names
         self._bounds = limits.state_bounds()
         self._estop = False
@@ -81,13 +87,14 @@ class Breakers:
 
     def begin(self, now_ns: int) -> None:
         """Open a step at ``now_ns`` (monotonic nanoseconds)."""
-        now_ns = int(now_ns)
+        now_ns, machine = int(now_ns), self._machine
         dt = self._envelope.begin(now_ns)
-        self._machine.begin(now_ns, max(dt, 0))
-        self._before = self._machine.state
+        machine.begin(now_ns, dt if dt > 0 else 0)
+        self._before = machine.state
         if dt < 0:
-            self._machine.fire(Cause.CLOCK, Finding("", "backwards", dt, 0))
-        self._check_estop()
+            machine.fire(Cause.CLOCK, Finding("", "backwards", dt, 0))
+        if self._estop:
+            self._stop()
 
     def admit(self, faults: Sequence[Finding], notes: Sequence[Finding] = ()) -> bool:
         """Level 0: judge the input. True when the policy may be asked.
@@ -116,8 +123,13 @@ class Breakers:
                 raises or gives anything but finite numbers is recorded and neutral is used.
             votes: the other two channels' actions, None for a failed one; None for no vote.
         """
+        if self._estop:
+            self._stop()
+        if votes is None and proposal is not None and self._glance is not None:
+            decision = self._glance.decide(proposal, self._before)
+            if decision is not None:
+                return decision
         machine = self._machine
-        self._check_estop()
         chosen, source = (None, "") if proposal is None else self._choose(proposal, votes)
         if chosen is None or machine.state not in PASSING or not machine.engaged:
             action, source = self._ramp(fallback), "fallback"
@@ -202,23 +214,12 @@ class Breakers:
 
     def stats(self) -> dict[str, Any]:
         """Counters as plain data."""
-        machine = self._machine
-        return {
-            "steps": machine.step,
-            "state": machine.state.value,
-            "engaged": machine.engaged,
-            "trips": {level.name.lower(): n for level, n in machine.trips.items()},
-            "counts": {cause.value: n for cause, n in machine.counts.items()},
-            "steps_in": {state.value: n for state, n in machine.steps_in.items()},
-            "events": machine.events.total,
-            "config": self.limits.hash,
-        }
+        return self._machine.stats()
 
-    def _check_estop(self) -> None:
-        """Act on the emergency stop: one press, one latch."""
-        if self._estop:
-            self._estop = False
-            self._machine.fire(Cause.ESTOP)
+    def _stop(self) -> None:
+        """Act on a press of the emergency stop: one press, one latch."""
+        self._estop = False
+        self._machine.fire(Cause.ESTOP)
 
     def _choose(
         self, proposal: Proposal, votes: Sequence[Action | None] | None

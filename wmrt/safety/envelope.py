@@ -10,6 +10,7 @@ a flooding sender is (opendbc's torque limits do the same over 250 ms).
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Sequence
 
 from wmrt.core.errors import SafetyError
@@ -33,6 +34,12 @@ class Envelope:
         self._step_deltas = limits.deltas(self._longest)
         self.full = limits.boxes(1.0)
         self.half = limits.boxes(limits.half_open_scale)
+        self._wall = 1.0 + limits.wall_tolerance
+        self._floats = struct.Struct(f"<{len(limits.spec)}f")
+        self._rows = tuple(
+            (max(b.low, b.tolerated_low), min(b.high, b.tolerated_high), *rates)
+            for b, rates in zip(self.full, limits.rates, strict=True)
+        )
         self.start(limits.rest)
 
     def start(self, reference: Action) -> None:
@@ -76,6 +83,36 @@ class Envelope:
             seconds *= self._limits.half_open_scale
         inside = clamp_to_box(goal, self.half if half else self.full)
         return reach(inside, self.reference, self._limits.deltas(seconds))
+
+    def pass_through(self, action: Action) -> bool:
+        """`sent`, if ``action`` leaves as it is: floats within the tolerated and the full box, in
+        which `fault` finds nothing and of which `move`, not halved, makes the same. True is
+        certain; else nothing has changed.
+
+        The limit of one step needs no look: it is the rate times ``step_periods`` periods, and what
+        `move` allows is the rate times that or less.
+        """
+        if type(action) is not tuple or len(action) != len(self._rows):
+            return False
+        dt, longest = self._dt_ns, self._longest
+        move, wide = dt * 1e-9, (dt + self._gap_ns) * 1e-9
+        move = 2.0 * (longest if move > longest else move)
+        wide = 2.0 * (2.0 * longest if wide > 2.0 * longest else wide)
+        wall = self._wall
+        for value, last, older, (low, high, up, down, span) in zip(
+            action, self.reference, self._older, self._rows, strict=True
+        ):
+            if type(value) is not float or not low <= value <= high:
+                return False
+            step, change = value - last, value - older
+            if step > up * (move / span) or -step > down * (move / span):
+                return False
+            if change > up * (wide / span) * wall or -change > down * (wide / span) * wall:
+                return False
+        if self._floats.unpack(self._floats.pack(*action)) != action:
+            return False
+        self.sent(action)
+        return True
 
     def sent(self, action: Action) -> None:
         """The action leaves: the next one is measured from it."""

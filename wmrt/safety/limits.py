@@ -229,11 +229,11 @@ class Limits:
         """Largest normalised (increase, decrease) per dimension over ``seconds``."""
         twice = 2.0 * seconds
         return tuple(
-            [(up * (twice / span), down * (twice / span)) for up, down, span in self._rates]
+            [(up * (twice / span), down * (twice / span)) for up, down, span in self.rates]
         )
 
     @cached_property
-    def _rates(self) -> tuple[tuple[float, float, float], ...]:
+    def rates(self) -> tuple[tuple[float, float, float], ...]:
         """(rate up, rate down, whole range) per dimension, physical."""
         pairs = zip(self.spec.dims, self.dims, strict=True)
         return tuple((d.rate_up, d.rate_down, dim.high - dim.low) for dim, d in pairs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 from wmrt.core.errors import SafetyError
 from wmrt.safety.events import Event, EventRing, Finding
@@ -10,6 +11,7 @@ from wmrt.safety.limits import Limits
 from wmrt.safety.table import RULES, Cause, Level, State
 
 _NOTHING = Finding("", "")
+_OPEN, _HALF_OPEN = State.OPEN, State.HALF_OPEN
 #: Causes of a latch. Each one must be gone before an operator may reset.
 LATCHING = frozenset({Cause.OPENED_REPEATEDLY, Cause.ESTOP, Cause.INTERNAL})
 
@@ -27,6 +29,7 @@ class Machine:
         trips: steps on which each of the four levels tripped.
         counts: events by cause.
         steps_in: steps that ended in each state.
+        pending: what happened in this step and is not in the record yet.
         events: the record.
     """
 
@@ -39,7 +42,7 @@ class Machine:
         self._streak = 0  # good steps while open or latched, clean ones while half open
         self._agreed = 0
         self._degraded = False
-        self._pending: list[tuple[Cause, Finding, State, State]] = []
+        self.pending: list[tuple[Cause, Finding, State, State]] = []
         self.state = State.CLOSED
         self.engaged = True
         self.estop_pressed = False
@@ -57,14 +60,15 @@ class Machine:
         self.now_ns = now_ns
         self._time += elapsed_ns
         self.step += 1
-        self.tripped.clear()
+        if self.tripped:
+            self.tripped.clear()
 
     def fire(self, cause: Cause, finding: Finding = _NOTHING) -> None:
         """Something happened: count it, move, note it. Follow-up causes fire from here too."""
         rule = RULES[cause]
         before, after = self.state, rule.to[self.state]
         self.counts[cause] += 1
-        self._pending.append((cause, finding, before, after))
+        self.pending.append((cause, finding, before, after))
         if rule.trip and rule.level not in self.tripped:
             self.tripped.add(rule.level)
             self.trips[rule.level] += 1
@@ -104,10 +108,10 @@ class Machine:
     def finish(self, good: bool) -> None:
         """Judge the step as a whole: ``good`` steps in a row lead out of OPEN and HALF_OPEN."""
         self._streak = self._streak + 1 if good else 0
-        if self.state is State.OPEN:
+        if self.state is _OPEN:
             if self.engaged and self._streak >= self._limits.good_inputs:
                 self.fire(Cause.GOOD, Finding("", "steps", self._streak))
-        elif self.state is State.HALF_OPEN and self._streak >= self._limits.clean_steps:
+        elif self.state is _HALF_OPEN and self._streak >= self._limits.clean_steps:
             cause = Cause.CLEAN_DEGRADED if self._degraded else Cause.CLEAN
             self.fire(cause, Finding("", "steps", self._streak))
         self.steps_in[self.state] += 1
@@ -116,14 +120,14 @@ class Machine:
         self, action_in: tuple[float, ...] | None, action_out: tuple[float, ...] | None
     ) -> None:
         """Move what was noted to the record, now that the action of the step is known."""
-        for cause, finding, before, after in self._pending:
+        for cause, finding, before, after in self.pending:
             self.events.append(
                 Event(
                     self.now_ns, self._robot, self.step, RULES[cause].level, cause, *finding,
                     action_in, action_out, before, after, self._limits.hash,
                 )
             )  # fmt: skip
-        self._pending.clear()
+        self.pending.clear()
 
     def engage(self, operator: str) -> None:
         """Let the policy drive again. Good steps count from here.
@@ -182,6 +186,19 @@ class Machine:
             if self.state is not State.LATCHED:
                 self._degraded = False
         self.write(None, None)
+
+    def stats(self) -> dict[str, Any]:
+        """Counters as plain data."""
+        return {
+            "steps": self.step,
+            "state": self.state.value,
+            "engaged": self.engaged,
+            "trips": {level.name.lower(): n for level, n in self.trips.items()},
+            "counts": {cause.value: n for cause, n in self.counts.items()},
+            "steps_in": {state.value: n for state, n in self.steps_in.items()},
+            "events": self.events.total,
+            "config": self._limits.hash,
+        }
 
     def _latch_names(self) -> str:
         return ", ".join(sorted(cause.value for cause in self.latched_by))

@@ -27,6 +27,8 @@ class State(enum.Enum):
     HALF_OPEN = "half_open"
     LATCHED = "latched"
 
+    __hash__ = object.__hash__  # Enum's own runs in Python: 70 ns for each look into a dict
+
 
 #: States in which the policy's action may leave.
 PASSING = frozenset({State.CLOSED, State.DEGRADED, State.HALF_OPEN})
@@ -73,6 +75,8 @@ class Cause(enum.Enum):
     FALLBACK = "fallback"  # the fallback failed; neutral is used
     ENGAGE = "engage"
     DISENGAGE = "disengage"
+
+    __hash__ = object.__hash__  # see `State`
 
 
 class Rule(NamedTuple):

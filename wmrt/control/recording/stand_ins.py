@@ -95,6 +95,8 @@ class RecordedChannels:
         models: those that are here, by channel.
     """
 
+    silent = False
+
     def __init__(
         self, script: Script, every: Mapping[str, int], models: Mapping[str, Policy]
     ) -> None:
