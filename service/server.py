@@ -19,6 +19,7 @@ from typing import Any
 import uvicorn
 
 from wmrt.core.errors import UsageError, WmrtError
+from wmrt.service import interpreter
 from wmrt.service.acceptor import Acceptor
 from wmrt.service.admission import Admission
 from wmrt.service.app import make_app
@@ -135,6 +136,7 @@ class Server(uvicorn.Server):
 
     def run_on(self, sockets: list[socket.socket]) -> None:
         """Serve until a signal comes. `WmrtError` if the model fails as it is warmed up."""
+        self.host.settle = interpreter.settle  # the process is this service's alone
         self.run(sockets)
         self.host.audit.close()
         if self.failure is not None:
