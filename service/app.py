@@ -47,7 +47,8 @@ begins an episode, closes those that are not latched.
 kind `hello` and then a few of kind `frame` a second.
 
 Where a proxy sends each robot to its own process, requests about a robot name it in the header
-`x-session-id`; another name than the message's is refused (421, `misrouted`).
+`x-session-id`; another name than the message's is refused (421, `misrouted`). Whoever opens the
+WebSocket with it for a robot that can have no place is answered with 429 in place of a WebSocket.
 """
 
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from wmrt.core.errors import UsageError
 from wmrt.core.extras import require
 from wmrt.core.wire import ROBOT_HEADER
-from wmrt.service import fleet_ray
+from wmrt.service import fleet_ray, interpreter
 from wmrt.service.app import make_app
 from wmrt.service.audit import Audit
 from wmrt.service.crew import Crew, load_crew
@@ -137,6 +137,7 @@ class Replica:
         telemetry = self._open.enter_context(contextlib.closing(telemetry_of(settings)))
         audit = Audit(settings.audit, redactor(settings))
         self.host = Host(self.crew, settings, audit, telemetry=telemetry)
+        self.host.settle = interpreter.settle
         self._failure: BaseException | None = None
 
     def application(self) -> Any:

@@ -52,6 +52,7 @@ class Host:
         meter: what is counted. counts: of it, refusals by name. pulse: how late the loop is.
         outbox: answers on their way.
         certificate: that clients are shown; None without TLS.
+        settle: called once all is there, before robots are served.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Host:
         self.counts: Counter[str] = self.meter.refusals
         self.pulse = Pulse(self.meter.lag)
         self.certificate: Certificate | None = None
+        self.settle: Callable[[], object] = lambda: None
         self.warm = self.draining = False
         self._tasks: list[asyncio.Task[None]] = []
         self._stopped = False
@@ -97,6 +99,7 @@ class Host:
         await start_io_threads()
         with self.telemetry.span("warm_up", robots=len(self.crew.seats)):
             await asyncio.to_thread(warm_up, self.crew.seats)
+        self.settle()
         self.warm = True
         self.audit.note("started", **self.crew.described)
         if self.registry.store is not None:

@@ -78,6 +78,14 @@ def expel(session: Session, refusal: Refusal) -> None:
         session.holder = None
 
 
+def full(limit: int) -> Refusal:
+    """429: all of ``limit`` places are taken."""
+    return Refusal(
+        "too_many_robots",
+        f"this process serves {limit} robot{'s' * (limit > 1)}, and all places are taken",
+    )
+
+
 def trouble(desk: Desk) -> Trouble | None:
     """What would be forgotten with this desk; None if nothing would. The emergency stop is a latch
     as soon as it is pressed."""

@@ -23,7 +23,7 @@ from wmrt.service.keeping import Keeper
 from wmrt.service.leases import FolderLock, Lease, Leases, moved
 from wmrt.service.memories import Trouble
 from wmrt.service.meter import Meter
-from wmrt.service.places import Opened, Place, begin, expel, recall, trouble
+from wmrt.service.places import Opened, Place, begin, expel, full, recall, trouble
 from wmrt.service.refusals import Refusal
 from wmrt.service.sessions import Holder, Session, check_name, unknown
 from wmrt.service.settings import ServeSettings
@@ -112,8 +112,9 @@ class Registry:
             Refusal: by name.
         """
         check_name(robot)
-        if robot not in self.places and not self._free and self._idlest() is None:
-            raise self._full()  # without waiting for anybody
+        refusal = self.no_room(robot)
+        if refusal is not None:
+            raise refusal  # without waiting for anybody
         self._loop = asyncio.get_running_loop()
         lock = self._locks.setdefault(robot, asyncio.Lock())
         async with lock:
@@ -137,12 +138,11 @@ class Registry:
         )  # fmt: skip
         return opened
 
-    def _full(self) -> Refusal:
-        limit = len(self._crew.seats)
-        return Refusal(
-            "too_many_robots",
-            f"this process serves {limit} robot{'s' * (limit > 1)}, and all places are taken",
-        )
+    def no_room(self, robot: str) -> Refusal | None:
+        """Why a robot that has no place gets none, if it does not."""
+        if robot in self.places or self._free or self._idlest() is not None:
+            return None
+        return full(len(self._crew.seats))
 
     async def _again(
         self, place: Place, session: int | None, measured: Sequence[float] | None
@@ -240,10 +240,10 @@ class Registry:
         if not self._free:
             place = self._idlest()
             if place is None:
-                raise self._full()
+                raise full(len(self._crew.seats))
             await self.keep(place)
             if self._idlest() is not place:  # it came back meanwhile
-                raise self._full()
+                raise full(len(self._crew.seats))
             await self.leave(place)
             self._audit.note("gave_place_away", robot=place.session.robot)
         return self._free.pop()

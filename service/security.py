@@ -116,7 +116,7 @@ class Gate:
             state = scope.setdefault("state", {})
             state["client"] = client_name(scope)
             send = tagged(scope, send)
-            state["rights"] = self._check(scope)
+            state["rights"] = self.check(scope)
         except Refusal as refusal:
             self._host.refuse(refusal)
             await refuse(scope, receive, send, refusal)
@@ -134,7 +134,7 @@ class Gate:
         finally:
             self.connections -= 1
 
-    def _check(self, scope: Scope) -> Rights:
+    def check(self, scope: Scope) -> Rights:
         """What it may do; `Refusal` for what may not pass."""
         headers = {
             name.decode("latin-1").lower(): v.decode("latin-1") for name, v in scope["headers"]

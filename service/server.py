@@ -11,6 +11,7 @@ import socket
 import stat
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,6 +19,9 @@ from typing import Any
 import uvicorn
 
 from wmrt.core.errors import UsageError, WmrtError
+from wmrt.service import interpreter
+from wmrt.service.acceptor import Acceptor
+from wmrt.service.admission import Admission
 from wmrt.service.app import make_app
 from wmrt.service.audit import Audit
 from wmrt.service.certificates import Certificate, load
@@ -26,7 +30,7 @@ from wmrt.service.host import Host
 from wmrt.service.logs import log, redactor
 from wmrt.service.notify import Herald, Notifier
 from wmrt.service.peer import sweep
-from wmrt.service.protocols import protocols
+from wmrt.service.protocols import SPARE, protocols
 from wmrt.service.refusals import Refusal
 from wmrt.service.settings import ServeSettings
 from wmrt.service.telemetry import Telemetry
@@ -77,7 +81,10 @@ class Server(uvicorn.Server):
         self.stopped_by, self.should_exit = sig, True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await super().startup([])  # which accepts nothing
+        admission = None if self.config.is_ssl else Admission(self.host, self.gate)
+        self.acceptor = Acceptor(sockets or [], admission, self._connect, self._room)
+        self.acceptor.start()
         if not self.should_exit:
             self.herald.start()
         if self.host.certificate is not None:
@@ -96,6 +103,20 @@ class Server(uvicorn.Server):
         else:
             self.host.audit.note("certificate_renewed")
 
+    async def _connect(self, own: socket.socket) -> None:
+        """A connection of an accepted socket."""
+        kind: Any = self.config.http_protocol_class
+        make = partial(
+            kind, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        with contextlib.suppress(OSError):  # it is gone, or does not speak TLS
+            loop = asyncio.get_running_loop()
+            await loop.connect_accepted_socket(make, own, ssl=self.config.ssl)
+
+    def _room(self) -> int:
+        """Connections that may be had besides those that are there."""
+        return self.host.settings.connections + SPARE - len(self.server_state.connections)
+
     def _tell(self, name: str) -> None:
         self.host.refuse(Refusal(name, "a connection that waited for too long, or one too many"))
 
@@ -103,16 +124,19 @@ class Server(uvicorn.Server):
         if counter % 10 == 0:  # once a second
             now = asyncio.get_running_loop().time()
             sweep(self.server_state.connections, now, self._tell)
+        self.acceptor.sweep()
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.herald.stop()
         if not self.force_exit:
             await self.host.drain()
+        self.acceptor.stop()
         await super().shutdown(sockets)
 
     def run_on(self, sockets: list[socket.socket]) -> None:
         """Serve until a signal comes. `WmrtError` if the model fails as it is warmed up."""
+        self.host.settle = interpreter.settle  # the process is this service's alone
         self.run(sockets)
         self.host.audit.close()
         if self.failure is not None:

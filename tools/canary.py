@@ -23,7 +23,7 @@ from wmrt.core import memory
 from wmrt.core.types import ActionDim, ActionSpec
 from wmrt.model.schema import StateSchema, category, numeric
 from wmrt.runtime.snapshot import Origin, Snapshot
-from wmrt.service import protocols, security
+from wmrt.service import peer, protocols, security
 from wmrt.service.crew import Crew, load_crew
 from wmrt.service.server import Server, addresses, listening
 from wmrt.service.settings import read_settings
@@ -91,7 +91,7 @@ def main(model: bool, leak: int, patience: float | None) -> None:
     memory.share_heap()  # as `wmrt serve`
     settings = read_settings()
     if patience is not None:
-        protocols.HEAD = protocols.STALL = security.BODY_SECONDS = patience
+        protocols.HEAD = peer.STALL = security.BODY_SECONDS = patience
     with listening(settings) as sockets:
         seats = [CanarySeat() for _ in range(settings.robots)]
         crew = load_crew(settings) if model else Crew(seats, settings)

@@ -273,7 +273,7 @@ def test_requests_before_an_answer_wait_unparsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[int] = []
-    monkeypatch.setattr(Gate, "_check", slow_check(made))
+    monkeypatch.setattr(Gate, "check", slow_check(made))
     with service(tmp_path) as running, dialled(running) as (own,):
         own.sendall(request("GET", "/healthz") * 1200)  # which it reads at once
         until(lambda: live(running) == 1)
@@ -290,7 +290,7 @@ def test_requests_before_an_answer_wait_unparsed(
 
 
 def slow_check(made: list[int]) -> Any:
-    check = Gate._check
+    check = Gate.check
 
     def slowly(self: Gate, scope: Any) -> Any:
         made.append(1)

@@ -157,7 +157,7 @@ def test_a_model_that_cannot_be_stepped_ends_the_service(tmp_path: Path) -> None
             server.run_on(sockets)
 
 
-def test_it_is_alive_and_not_ready_while_it_warms_up(tmp_path: Path) -> None:
+def test_it_is_alive_and_not_ready_while_it_warms_up(tmp_path: Path, settled: list[int]) -> None:
     go = threading.Event()
     settings = ServeSettings(socket=tmp_path / "s", cpu=-1)
     with listening(settings) as sockets:
@@ -169,8 +169,10 @@ def test_it_is_alive_and_not_ready_while_it_warms_up(tmp_path: Path) -> None:
             assert http_status(tmp_path / "s", "/healthz") == 200
             assert http_status(tmp_path / "s", "/readyz") == 503
             assert http_status(tmp_path / "s", "/readyz?for=routing") == 503
+            assert not settled  # what warming up leaves belongs to it, too
             go.set()
             until(lambda: http_status(tmp_path / "s", "/readyz") == 200)
+            assert settled == [1]
         finally:
             go.set()
             server.should_exit = True
