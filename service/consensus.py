@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from wmrt.core.errors import UsageError
 from wmrt.model.checkpoint import load_checkpoint
 from wmrt.quant.recipe import RECIPES
 from wmrt.runtime.world_model import WorldModel
+from wmrt.service.memories import Opinion
 from wmrt.service.settings import ServeSettings
 
 #: The rule that holds still: the action that was sent last.
@@ -23,9 +24,6 @@ _WARM_UP = 3
 
 def channels_of(model: WorldModel, settings: ServeSettings) -> tuple[Channel, ...]:
     """The two channels beside ``model``, warmed up; none where no vote is asked for.
-
-    The second opinion's memory is not part of a snapshot: after a restart it begins anew, and
-    differs more for a while.
 
     Raises:
         UsageError: a rule that is none, or no second opinion that ``auto`` could find.
@@ -94,7 +92,34 @@ def _alone(channel: Channel) -> Channel:
         fn=locked(channel.fn),
         reset=locked(channel.reset),
         observe=locked(channel.observe),
+        snapshot=locked(channel.snapshot),
+        restore=locked(channel.restore),
     )
+
+
+def opinions_of(channels: Sequence[Channel]) -> tuple[Opinion, ...]:
+    """What they remember now; between two steps."""
+    return tuple(Opinion(c.name, c.snapshot and c.snapshot()) for c in channels)
+
+
+def give_back(channels: Sequence[Channel], opinions: Sequence[Opinion] | None) -> None:
+    """Have them go on from what they remembered; None: they begin anew.
+
+    Raises:
+        UsageError: another set of channels, or one of another model; none has changed then.
+    """
+    if opinions is None:
+        return
+    named = [[one.name for one in kept] for kept in (opinions, channels)]
+    have = [[one.snapshot is not None for one in kept] for kept in (opinions, channels)]
+    if named[0] != named[1] or have[0] != have[1]:
+        raise UsageError(
+            f"the snapshot is of a vote with {named[0] or 'nobody'}, and this service votes with "
+            f"{named[1] or 'nobody'}: set consensus as it was, or open a new session"
+        )
+    for channel, opinion in zip(channels, opinions, strict=True):
+        if channel.restore is not None:
+            channel.restore(opinion.snapshot)
 
 
 def described(model: WorldModel, channels: tuple[Channel, ...], settings: ServeSettings) -> Any:

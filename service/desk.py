@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from wmrt.control import Controller, Outcome, StepClock, TimedController, default_limits
+from wmrt.control import Channel, Controller, Outcome, StepClock, TimedController, default_limits
 from wmrt.core.errors import SafetyError, UsageError
 from wmrt.core.wire import Acted, Observed
 from wmrt.safety import Breakers, State
 from wmrt.safety.envelope import Envelope
+from wmrt.service.consensus import opinions_of
 from wmrt.service.doorbell import Doorbell
 from wmrt.service.memories import Memory, Standing
 from wmrt.service.placement import alarm_priority, place
@@ -65,7 +66,7 @@ class Desk:
             changed it; it must neither wait nor raise.
 
     Attributes:
-        policy: what the controller asks: the seat, under observation.
+        policy: what the controller asks: the seat, under observation. channels: that vote with it.
         session: whose the robot is, 0 before anybody's.
         epoch: observations of another one are discarded. bell: where an ``owned`` thread waits.
 
@@ -93,6 +94,7 @@ class Desk:
         self.breakers = Breakers(default_limits(seat.schema, seat.actions, period), robot=robot)
         self.policy = Watched(seat)
         self.bell = Doorbell(settings.spin * 1e-6) if timed and owned else None
+        self.channels: Sequence[Channel] = (options or {}).get("channels", ())
         given: dict[str, Any] = {
             "breakers": self.breakers,
             "clock": StepClock(period) if self._simulated else None,
@@ -110,8 +112,7 @@ class Desk:
         self._calls: deque[Callable[[], None]] = deque()
         self._turn = threading.Lock()
         self._job: tuple[Job, int, int] | None = None  # that is under way, since when, skipped
-        self._skipped = 0
-        self._stepped = (0, -1)  # session and sequence
+        self._skipped, self._stepped = 0, (0, -1)  # the latter: session and sequence
         self._pressed = False  # the emergency stop, and no action since
 
     def post(self, job: Job) -> Job | None:
@@ -274,6 +275,7 @@ class Desk:
         return Memory(
             *(own.robot, own.session, own.epoch, own.sequence, self.breakers.step),
             *(own.last_action, own.breakers, own.engaged, self.seat.snapshot()),
+            opinions_of(self.channels),
         )
 
     def adopt(self, session: int, epoch: int, sequence: int = -1) -> None:

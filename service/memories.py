@@ -16,6 +16,13 @@ _WORSE = tuple(
 STATES = frozenset(_WORSE)
 
 
+class Opinion(NamedTuple):
+    """Of a channel that votes with the model: its name, and its memory; None if it has none."""
+
+    name: str
+    snapshot: Snapshot | None
+
+
 class Memory(NamedTuple):
     """What makes a robot continue where it was.
 
@@ -25,6 +32,7 @@ class Memory(NamedTuple):
         last_action: the last one sent, normalised.
         breakers: their state. engaged: whether the policy may drive.
         snapshot: of the model's memory; None where an episode has begun that it is not of.
+        channels: that vote with it, of the same step; None where nobody has kept them.
     """
 
     robot: str
@@ -36,6 +44,7 @@ class Memory(NamedTuple):
     breakers: str
     engaged: bool
     snapshot: Snapshot | None
+    channels: tuple[Opinion, ...] | None = None
 
 
 class Standing(NamedTuple):
@@ -111,7 +120,7 @@ def _advanced(memory: Memory, standing: Standing) -> Memory | None:
             return None
         return memory._replace(
             epoch=standing.epoch, sequence=standing.sequence, last_action=standing.last_action,
-            snapshot=None,
+            snapshot=None, channels=None,
         )  # fmt: skip
     if standing.epoch == memory.epoch and standing.sequence > memory.sequence:
         return memory._replace(last_action=standing.last_action)

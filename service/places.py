@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from wmrt.core.wire import Observed
 from wmrt.safety import State
+from wmrt.service.consensus import give_back
 from wmrt.service.desk import Desk
 from wmrt.service.leases import Lease
 from wmrt.service.memories import Memory, Trouble
@@ -107,12 +108,17 @@ def begin(
 
 
 def recall(desk: Desk, memory: Memory) -> None:
-    """Continue from ``memory``; in the desk's thread. `UsageError` if it is another model's."""
-    if memory.snapshot is not None:
-        desk.seat.restore(memory.snapshot)  # refuses before anything has changed
+    """Continue from ``memory``; in the desk's thread. `UsageError` if it is another model's, or of
+    a vote with others than here."""
+
+    def give() -> None:
+        if memory.snapshot is not None:
+            give_back(desk.channels, memory.channels)
+            desk.seat.restore(memory.snapshot)
+
+    give()  # refuses before the controller has changed
     desk.reset(memory.last_action)  # which forgets it
-    if memory.snapshot is not None:
-        desk.seat.restore(memory.snapshot)
+    give()
     caution(desk, Trouble(memory.breakers, memory.engaged), memory.last_action)
     desk.adopt(memory.session, memory.epoch, memory.sequence)
 

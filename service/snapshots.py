@@ -7,27 +7,23 @@ robot that comes back with its session goes on in any of them.
 from __future__ import annotations
 
 import contextlib
-import json
-import math
 import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
 
 from wmrt.core.errors import CheckpointError
 from wmrt.core.files import flush, read_json, remove_leftovers, replacing, require_writable
-from wmrt.core.wire import session_number, session_text
-from wmrt.runtime.snapshot import Origin, Snapshot
 from wmrt.service.leases import Lease, Leases
-from wmrt.service.memories import STATES, Found, Memory, Standing, merged
-
-VERSION = 1
-_GENERATOR = "generator"
+from wmrt.service.memories import Found, Memory, Standing, merged
+from wmrt.service.memory_files import (
+    pack_memory,
+    pack_standing,
+    unpack_memory,
+    unpack_standing,
+)
 
 
 class SnapshotStore:
@@ -75,9 +71,8 @@ class SnapshotStore:
 
     def write_standing(self, standing: Standing, lease: Lease | None = None) -> None:
         """The same for where a robot's breakers stand; by one thread at a time."""
-        own = {"version": VERSION, **standing._asdict(), "session": session_text(standing.session)}
         with self._fenced(lease):
-            self._replace(self.standing_path(standing.robot), json.dumps(own).encode())
+            self._replace(self.standing_path(standing.robot), pack_standing(standing))
 
     def _fenced(self, lease: Lease | None) -> contextlib.AbstractContextManager[None]:
         if self._leases is None or lease is None:
@@ -85,12 +80,7 @@ class SnapshotStore:
         return self._leases.fenced(lease)
 
     def _write(self, memory: Memory) -> None:
-        snapshot = memory.snapshot
-        assert snapshot is not None  # of a robot that is here
-        data = save(
-            {**snapshot.tensors, _GENERATOR: snapshot.generator},
-            {"wmrt": json.dumps(_describe(memory, snapshot))},
-        )
+        data = pack_memory(memory)
         with self._lock:
             try:
                 self._replace(self.path(memory.robot), data)
@@ -121,10 +111,7 @@ class SnapshotStore:
         if not path.exists():
             return None
         try:
-            with safe_open(path, framework="pt") as file:
-                described = json.loads((file.metadata() or {})["wmrt"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}
-            memory = _rebuild(described, tensors)
+            memory = unpack_memory(path)
         except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
             said = f"{type(error).__name__}: {error}"[:200]
             raise CheckpointError(f"{path}: no snapshot that can be read: {said}") from None
@@ -143,7 +130,7 @@ class SnapshotStore:
             return None
         data = read_json(path)
         try:
-            found = _standing(data)
+            found = unpack_standing(data)
         except (ValueError, KeyError, TypeError) as error:
             said = f"{type(error).__name__}: {error}"[:200]
             raise CheckpointError(f"{path}: not where breakers stand: {said}") from None
@@ -172,81 +159,3 @@ class SnapshotStore:
             damaged = True
             told(error)
         return merged(memory, standing, damaged)
-
-
-def _describe(memory: Memory, snapshot: Snapshot) -> dict[str, Any]:
-    origin = snapshot.origin
-    return {
-        "version": VERSION,
-        "robot": memory.robot,
-        "session": session_text(memory.session),
-        "epoch": memory.epoch,
-        "sequence": memory.sequence,
-        "steps": memory.steps,
-        "last_action": list(memory.last_action),
-        "previous_action": list(snapshot.last_action),
-        "breakers": memory.breakers,
-        "engaged": memory.engaged,
-        "origin": {
-            "schema": origin.schema,
-            "network": origin.network,
-            "weights": origin.weights,
-            "recipe": origin.recipe,
-        },
-    }
-
-
-def _rebuild(described: Any, tensors: dict[str, torch.Tensor]) -> Memory:
-    """The memory; ValueError, KeyError or TypeError for what is none."""
-    if described["version"] != VERSION:
-        raise ValueError(f"version {described['version']!r}, this wmrt reads {VERSION}")
-    generator = tensors.pop(_GENERATOR)
-    origin = Origin(**described["origin"])
-    snapshot = Snapshot(origin, tensors, generator, _action(described["previous_action"]))
-    epoch, sequence, steps = _counts(described, "epoch", "sequence", "steps")
-    return Memory(
-        robot=str(described["robot"]),
-        session=session_number(described["session"]),
-        epoch=epoch,
-        sequence=sequence,
-        steps=steps,
-        last_action=_action(described["last_action"]),
-        **_trouble(described),
-        snapshot=snapshot,
-    )
-
-
-def _standing(told: Any) -> Standing:
-    """The same of where breakers stand."""
-    if told["version"] != VERSION:
-        raise ValueError(f"version {told['version']!r}, this wmrt reads {VERSION}")
-    epoch, sequence = _counts(told, "epoch", "sequence")
-    return Standing(
-        robot=str(told["robot"]),
-        session=session_number(told["session"]),
-        epoch=epoch,
-        sequence=sequence,
-        last_action=_action(told["last_action"]),
-        **_trouble(told),
-    )
-
-
-def _trouble(told: Any) -> dict[str, Any]:
-    if told["breakers"] not in STATES or type(told["engaged"]) is not bool:
-        raise ValueError(f"breakers {told['breakers']!r}, engaged {told['engaged']!r}")
-    return {name: told[name] for name in ("breakers", "engaged")}
-
-
-def _counts(told: Any, *names: str) -> list[int]:
-    counts = [told[name] for name in names]
-    least = [-1 if name == "sequence" else 0 for name in names]
-    if not all(type(count) is int and count >= n for count, n in zip(counts, least, strict=True)):
-        raise ValueError(f"{', '.join(names)}: {counts}")
-    return counts
-
-
-def _action(values: Any) -> tuple[float, ...]:
-    action = tuple(float(value) for value in values)
-    if not all(math.isfinite(value) and -1.0 <= value <= 1.0 for value in action):
-        raise ValueError(f"action {action}: not in [-1, 1]")
-    return action

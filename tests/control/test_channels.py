@@ -202,6 +202,16 @@ def test_none_or_two_channels(names: list[str]) -> None:
         Bench(constant(0, 0), channels=[fixed(name, (0, 0)) for name in names])
 
 
+def test_a_memory_that_is_kept_can_be_given_back() -> None:
+    own = {"snapshot": lambda: 1, "restore": lambda kept: None}
+    Channel("a", lambda *_: None, **own)
+    for name, do in own.items():
+        with pytest.raises(SafetyError, match="snapshot and restore go together"):
+            Channel("a", lambda *_: None, **{name: do})
+        with pytest.raises(SafetyError, match=f"channel 'a': {name}"):
+            Channel("a", lambda *_: None, **{**own, name: 3})
+
+
 @pytest.mark.parametrize("every", [0, -1, 1.5, True])
 def test_every_is_a_whole_number(every: Any) -> None:
     with pytest.raises(SafetyError, match="every must be at least 1"):

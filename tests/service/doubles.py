@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import json
+import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import numpy as np
+import pytest
 import torch
 
-from tests.service.raw import Raw
+from tests.service.raw import Raw, state
 from wmrt.control import Channel
 from wmrt.core.types import ActionDim, ActionSpec
 from wmrt.model.schema import StateSchema, category, flag, numeric, vector
 from wmrt.runtime.snapshot import Origin, Snapshot
 from wmrt.service.crew import Crew
+from wmrt.service.host import Host
+from wmrt.service.logs import Logs
+from wmrt.service.owned import OwnedWebSocket
 from wmrt.service.server import Server, addresses, listening
 from wmrt.service.settings import ServeSettings
 from wmrt.service.telemetry import Telemetry
@@ -37,6 +46,7 @@ SCHEMA = StateSchema(
 ACTIONS = ActionSpec(
     (ActionDim("a", "m", -1.0, 1.0, 1e6, 1e6), ActionDim("b", "m", -1.0, 1.0, 1e6, 1e6))
 )
+TOKEN, OPERATOR = "client-" + "t" * 16, "operator-" + "o" * 16
 
 
 class CanarySeat:
@@ -157,3 +167,89 @@ def until(true: Callable[[], Any], seconds: float = 10.0) -> None:
     while not true():
         assert time.monotonic() < end, "it did not come to be"
         time.sleep(0.002)
+
+
+def takers(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Observations by the thread that took them in, from here on."""
+    found: Counter[str] = Counter()
+    post = Host._post
+
+    def counting(self: Host, *arguments: Any) -> None:
+        found[threading.current_thread().name] += 1
+        post(self, *arguments)
+
+    monkeypatch.setattr(Host, "_post", counting)
+    return found
+
+
+def protocol(running: Running) -> OwnedWebSocket:
+    """Of the one WebSocket that is open."""
+    found = [one for one in running.server.server_state.connections if hasattr(one, "share")]
+    assert len(found) == 1 and isinstance(found[0], OwnedWebSocket)
+    return found[0]
+
+
+def owned(running: Running, raw: Raw, sequence: int = 0) -> OwnedWebSocket:
+    """Have the policy's thread wait for the socket."""
+    if not raw.opened:
+        raw.open()
+    assert raw.acted(sequence).sequence == sequence
+    one = protocol(running)
+    until(lambda: one._watched)
+    return one
+
+
+def opened(http: httpx.Client, robot: str = "r1", **more: Any) -> dict[str, Any]:
+    answer = http.post("/v1/reset", json={"robot": robot, **more})
+    assert answer.status_code == 200, answer.text
+    data: dict[str, Any] = answer.json()
+    return data
+
+
+def observation(own: dict[str, Any], sequence: int, **changes: Any) -> dict[str, Any]:
+    keys = {key: own[key] for key in ("robot", "session", "epoch")}
+    return {"version": 1, **keys, "sequence": sequence, "state": state(0.5), **changes}
+
+
+def name(answer: httpx.Response) -> str:
+    data = answer.json()
+    assert data["kind"] == "refused"
+    return str(data["error"]["name"])
+
+
+class Lines:
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        self.data: list[bytes] = []
+
+    def __call__(self, line: bytes) -> None:
+        self.data.append(line)
+
+    @property
+    def text(self) -> str:
+        return b"".join(self.data).decode()
+
+    @property
+    def json(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.data]
+
+    def event(self, name: str) -> dict[str, Any]:
+        return next(line for line in self.json if line["event"] == name)
+
+
+@contextlib.contextmanager
+def logging_to(lines: Any, **changes: Any) -> Iterator[Logs]:
+    with Logs(lines, changes.pop("clean", str), **changes).installed() as own:
+        yield own
+
+
+def full_pipe() -> tuple[int, int]:
+    """A pipe that takes nothing more: its ends."""
+    ends = os.pipe()
+    fcntl.fcntl(ends[1], fcntl.F_SETFL, os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(ends[1], b"x" * 4096)
+    fcntl.fcntl(ends[1], fcntl.F_SETFL, 0)
+    return ends

@@ -15,9 +15,9 @@ import pytest
 import schemathesis
 
 from tests.conftest import FULL
-from tests.service.doubles import CanarySeat, Running, service
+from tests.service.doubles import OPERATOR, TOKEN, CanarySeat, Running, observation, opened, service
 from tests.service.raw import state
-from tests.service.test_http import OPERATOR, PROMISES, TOKEN, observation, opened
+from tests.service.test_http import PROMISES
 from tools.service_rig import SECRETS
 from wmrt.service import messages, security
 

@@ -12,9 +12,8 @@ import httpx
 import pytest
 
 from tests.conftest import FULL
-from tests.service.doubles import CanarySeat, Running, service, until
+from tests.service.doubles import CanarySeat, Running, observation, opened, service, until
 from tests.service.raw import state
-from tests.service.test_http import observation, opened
 from wmrt.core.wire import ROBOT_HEADER
 from wmrt.service.quick import Quick
 

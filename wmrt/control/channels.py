@@ -43,6 +43,8 @@ class Channel:
         identity: two channels of one identity always agree; None where ``fn`` says it, or nothing
             does.
         policy: the second model, if that is what it is.
+        snapshot, restore: of its memory, both or none: () -> what continues where it was, and
+            (that) -> anything, which raises for a memory that is not its own.
     """
 
     name: str
@@ -52,6 +54,8 @@ class Channel:
     observe: Callable[[dict[str, Any], Any], object] | None = None
     identity: Identity | None = None
     policy: Policy | None = None
+    snapshot: Callable[[], Any] | None = None
+    restore: Callable[[Any], object] | None = None
 
     def __post_init__(self) -> None:
         settings.text("a channel's name", self.name)
@@ -64,6 +68,10 @@ class Channel:
         )
         settings.function(where + "reset", self.reset, "()")
         settings.function(where + "observe", self.observe, "(state, previous action)")
+        settings.function(where + "snapshot", self.snapshot, "() -> memory")
+        settings.function(where + "restore", self.restore, "(memory)")
+        if (self.snapshot is None) != (self.restore is None):
+            raise SafetyError(where + "snapshot and restore go together; give both or none")
         if type(self.every) is not int or self.every < 1:
             raise SafetyError(
                 f"channel {self.name!r}: every must be at least 1, got {self.every!r}"
@@ -85,6 +93,8 @@ class Channel:
             getattr(policy, "observe", policy.step),
             identity_of(policy),
             policy,
+            getattr(policy, "snapshot", None),
+            getattr(policy, "restore", None),
         )
 
     @property
