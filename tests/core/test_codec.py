@@ -7,6 +7,7 @@ import math
 import random
 import sys
 import tracemalloc
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -332,6 +333,24 @@ def test_nothing_is_left_behind(name: str, seed: int) -> None:
     finally:
         tracemalloc.stop()
     assert grown[0] < 10_000 and max(grown[1:]) < 50, grown
+
+
+def test_one_that_its_own_reader_holds_is_collected() -> None:
+    """A service's decoder holds its columns, which hold the decoder's method."""
+    native = require_native()
+
+    class Owner:
+        def __init__(self) -> None:
+            layout = LAYOUTS[0].described
+            self.columns = native.Columns(Observed, layout, FLAGS, TEXTS, self.other, self.other)
+
+        def other(self, given: Any) -> Any: ...
+
+    owner = Owner()
+    gone = weakref.ref(owner)
+    del owner
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_wrong_call_is_an_error_of_python_s() -> None:

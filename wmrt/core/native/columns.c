@@ -225,17 +225,36 @@ static PyObject *columns_new(PyTypeObject *type, PyObject *arguments, PyObject *
   return (PyObject *)self;
 }
 
+/* Who reads in Python may hold this in turn: the collector has to see it. */
+static int columns_visit(PyObject *own, visitproc visit, void *arg) {
+  struct own *self = (struct own *)own;
+  Py_VISIT(Py_TYPE(own));
+  Py_VISIT(self->type);
+  Py_VISIT(self->fields);
+  Py_VISIT(self->flags);
+  Py_VISIT(self->texts);
+  Py_VISIT(self->write);
+  Py_VISIT(self->read);
+  return 0;
+}
+
+static int columns_clear(PyObject *own) {
+  Py_CLEAR(((struct own *)own)->write);
+  Py_CLEAR(((struct own *)own)->read);
+  return 0;
+}
+
 static void columns_free(PyObject *own) {
   struct own *self = (struct own *)own;
   PyTypeObject *type = Py_TYPE(own);
+  PyObject_GC_UnTrack(own);
+  columns_clear(own);
   PyMem_Free(self->layout.fields);
   Py_XDECREF(self->type);
   Py_XDECREF(self->fields);
   Py_XDECREF(self->flags);
   Py_XDECREF(self->texts);
-  Py_XDECREF(self->write);
-  Py_XDECREF(self->read);
-  PyObject_Free(own);
+  PyObject_GC_Del(own);
   Py_DECREF(type);
 }
 
@@ -249,10 +268,13 @@ static PyMethodDef methods[] = {
 static PyType_Slot slots[] = {
   {Py_tp_new, (void *)columns_new},
   {Py_tp_dealloc, (void *)columns_free},
+  {Py_tp_traverse, (void *)columns_visit},
+  {Py_tp_clear, (void *)columns_clear},
   {Py_tp_methods, methods},
   {0, NULL},
 };
 
 PyType_Spec codec_columns_spec = {
-  "wmrt.core._codec.Columns", sizeof(struct own), 0, Py_TPFLAGS_DEFAULT, slots,
+  "wmrt.core._codec.Columns", sizeof(struct own), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+  slots,
 };
