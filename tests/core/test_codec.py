@@ -131,6 +131,7 @@ ODD: list[Any] = [
     *(np.float32(1.5), np.float64(2.5), np.int64(4), np.True_, np.array(2.0), np.zeros(3)),
     *(b"1", bytearray(b"1"), [], (), {}, [1.0, None, "x"], (1.0, 2.0, 3.0), [None] * 3),
     *([1.0, 2], [np.float32(1), True, b""], range(3), "abc", Text("x"), object, 1j),
+    *([1.0] * 4, (0.5,) * 9, [None] * 33, [3.5]),
     *(Number(1.25), Number(ValueError("no")), Number(OverflowError("no")), Number("nan")),
 ]
 

@@ -42,12 +42,14 @@ class Answer(NamedTuple):
 
 def answer(acted: Acted, round_trip_ns: int) -> Answer:
     """From the wire's form."""
-    (_, _, epoch, sequence, step, action, source, breakers, tripped, late, skipped) = acted[:11]
-    _, queue, policy, act = acted[11:]
+    (
+        _, _, epoch, sequence, step, action, source, breakers, tripped, late, skipped, _, queue,
+        policy, act,
+    ) = acted  # fmt: skip
     return Answer(
-        *(np.array(action, np.float32), source, breakers, tripped, late, sequence, epoch, step),
-        *(skipped, queue, policy, act, round_trip_ns),
-    )
+        np.array(action, np.float32), source, breakers, tripped, late, sequence, epoch, step,
+        skipped, queue, policy, act, round_trip_ns,
+    )  # fmt: skip
 
 
 def from_json(data: dict[str, Any]) -> Acted:
