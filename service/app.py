@@ -1,4 +1,5 @@
-"""The routes, over a `Host`. FastAPI writes their OpenAPI; `/v1/stream` is plain ASGI beside."""
+"""The routes, over a `Host`. FastAPI writes their OpenAPI; see `wmrt.service.quick` for those that
+go past it."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import Route
 
 from wmrt import __version__
 from wmrt.core.wire import acted_json
@@ -72,7 +73,6 @@ def make_app(
         dropped: log records that were lost.
     """
     buckets = Buckets(host.settings.rate, 2 * host.settings.rate)
-    stream = Stream(host, buckets)
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
@@ -93,12 +93,11 @@ def make_app(
         redoc_url=None,
     )
     app.include_router(_routes(host))
-    app.router.routes.append(WebSocketRoute("/v1/stream", stream))
     app.router.routes.append(Route("/v1/live", Viewers(host, Live(host)), methods=["GET"]))
     app.router.routes.extend(assets.routes())
     answer_errors(app, host)
     document(app)
-    gate = Gate(Quick(app, host), host, buckets)
+    gate = Gate(Quick(app, host, Stream(host, buckets)), host, buckets)
     metrics = Metrics(host, lambda: gate.connections, dropped)
     app.include_router(_metrics(metrics))
     return gate

@@ -149,3 +149,14 @@ def test_a_restored_session_tells_what_it_lost(tmp_path: Path) -> None:
         answer = client.post("/v1/act", json=observation(own, 9))
         client.close()
         assert answer.status_code == 200 and answer.headers["x-wmrt-steps-lost"] == "8"
+
+
+def test_a_websocket_goes_past_the_framework(tmp_path: Path) -> None:
+    async def fails(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("FastAPI was asked")
+
+    with service(tmp_path) as running:
+        running.server.gate.app.app = fails
+        raw = running.raw()
+        assert raw.open()["kind"] == "opened"
+        assert raw.acted(0).sequence == 0
