@@ -128,7 +128,7 @@ class Robot(BaseModel):
     model_config = _example(
         epoch=0, sequence=9, connected=True, observations={"taken": 10, "answered": 10},
         step=10, breakers="latched", engaged=False, stop_pressed=True,
-        sources={"policy": 9, "fallback": 1}, deadline_misses=0, trips={"validity": 1},
+        sources={"policy": 9, "fallback": 1}, deadline_misses=0, trips={"validity": 1}, stalls=[],
     )  # fmt: skip
     epoch: int
     sequence: int
@@ -141,6 +141,7 @@ class Robot(BaseModel):
     sources: dict[str, int]
     deadline_misses: int
     trips: dict[str, int]
+    stalls: list[dict[str, float | str | None]]
 
 
 _ROBOT: dict[str, Any] = {

@@ -28,7 +28,7 @@ from pydantic import SecretStr
 from wmrt.core.wire import Acted
 from wmrt.service.buckets import Buckets
 from wmrt.service.log_lines import formatter
-from wmrt.service.meter import RobotMeter
+from wmrt.service.meter import RobotMeter, Stall
 from wmrt.service.settings import ServeSettings
 
 #: Records that wait to be written.
@@ -222,3 +222,15 @@ def overrun(answer: Acted, robot: RobotMeter) -> None:
         misses=robot.untold,
     )  # fmt: skip
     robot.untold = 0
+
+
+def stalled(answer: Acted, stall: Stall) -> None:
+    """Tell each step that took many deadlines: of one robot, no more than its deadline allows."""
+    pieces = {
+        f"{name}_ms": None if seconds is None else round(seconds * 1e3, 3)
+        for name, seconds in zip(stall._fields[4:], stall[4:], strict=True)
+    }
+    log.error(
+        "step stalled", robot=answer.robot, step=stall.step, source=stall.source,
+        skipped=stall.skipped, **pieces,
+    )  # fmt: skip

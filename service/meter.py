@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from wmrt.core.wire import REFUSALS, Acted
 from wmrt.safety import Level
@@ -33,6 +34,29 @@ OUTCOMES = (
 )
 #: How the memory of a session that was opened came about.
 MEMORIES = ("kept", "restored", "fresh")
+
+
+#: A step that took so many deadlines is kept, piece by piece, and so many of them of each robot.
+STALLED, STALLS = 10.0, 16
+
+
+class Stall(NamedTuple):
+    """A step that took `STALLED` deadlines or more, seconds.
+
+    Attributes:
+        at: when it was answered, on the monotonic clock. step: its number.
+        source: where its action came from. skipped: observations that it held up.
+        queue, policy, breakers, reply: its pieces, see `Meter`; None where nobody was asked.
+    """
+
+    at: float
+    step: int
+    source: str
+    skipped: int
+    queue: float
+    policy: float | None
+    breakers: float
+    reply: float
 
 
 class Histogram:
@@ -73,12 +97,14 @@ class RobotMeter:
             tripped, observations by what became of them.
         untold: misses since the last one that was logged.
         quiet_until: seconds, from when the next may be.
+        stalls: the last ones.
     """
 
     def __init__(self, edges: Sequence[float]) -> None:
         self.step = Histogram(edges)
         self.late = self.untold = 0
         self.quiet_until = 0.0
+        self.stalls: deque[Stall] = deque(maxlen=STALLS)
         self.sources = dict.fromkeys(SOURCES, 0)
         self.trips = dict.fromkeys(LEVELS, 0)
         self.outcomes: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
@@ -101,6 +127,7 @@ class Meter:
 
     def __init__(self, deadline: float) -> None:
         self.edges = tuple(sorted({*EDGES, deadline})) if deadline > 0 else EDGES
+        self._stalled_ns = STALLED * deadline * 1e9
         self.queue, self.policy = Histogram(self.edges), Histogram(self.edges)
         self.breakers, self.reply = Histogram(self.edges), Histogram(self.edges)
         self.lag = Histogram(EDGES)
@@ -118,8 +145,8 @@ class Meter:
         arrived_ns: int,
         robot: RobotMeter | None,
         answered_ns: int | None = None,
-    ) -> None:
-        """A step was answered.
+    ) -> Stall | None:
+        """A step was answered; what it was held up by, if it was.
 
         Args:
             arrived_ns: reading of `time.perf_counter_ns` when its observation came.
@@ -130,17 +157,28 @@ class Meter:
         waited = answer.policy_ns
         if waited is None and answer.late:  # it was waited for until the deadline
             waited = answer.act_ns
+        rest, reply = answer.act_ns - (waited or 0), took - answer.queue_ns - answer.act_ns
         self.queue.observe(answer.queue_ns)
         if waited is not None:
             self.policy.observe(waited)
-        self.breakers.observe(answer.act_ns - (waited or 0))
-        self.reply.observe(took - answer.queue_ns - answer.act_ns)
+        self.breakers.observe(rest)
+        self.reply.observe(reply)
         if robot is not None:
             robot.step.observe(took)
             robot.sources[answer.source] += 1
             robot.late += answer.late
             for level in answer.tripped:
                 robot.trips[level] += 1
+        if took < self._stalled_ns:
+            return None
+        stall = Stall(
+            *(time.monotonic(), answer.step, answer.source, answer.skipped),
+            *(answer.queue_ns * 1e-9, None if waited is None else waited * 1e-9),
+            *(rest * 1e-9, reply * 1e-9),
+        )
+        if robot is not None:
+            robot.stalls.append(stall)
+        return stall
 
     def refused(self, refusal: Refusal) -> bool:
         """Somebody was told no; counted once, however often it is handed on. True if it was new."""

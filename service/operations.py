@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -10,7 +11,7 @@ from wmrt import __version__
 from wmrt.core.wire import VERSION
 from wmrt.service.host import Host
 from wmrt.service.messages import OperatorMessage
-from wmrt.service.meter import LEVELS
+from wmrt.service.meter import LEVELS, Stall
 from wmrt.service.places import Place
 from wmrt.service.plain import plain
 from wmrt.service.refusals import Refusal
@@ -73,8 +74,14 @@ def robot(place: Place) -> dict[str, Any]:
         "stop_pressed": place.stop_pressed,
         "sources": nonzero(place.meter.sources),
         "deadline_misses": place.meter.late,
+        "stalls": [_stall(one) for one in place.meter.stalls],
         "trips": {LEVELS[level]: n for level, n in place.meter.trips.items() if n},
     }
+
+
+def _stall(stall: Stall) -> dict[str, Any]:
+    told = stall._asdict()
+    return {"seconds_ago": time.monotonic() - told.pop("at"), **told}
 
 
 def nonzero(counts: Mapping[str, int]) -> dict[str, int]:

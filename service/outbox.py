@@ -12,7 +12,7 @@ from typing import TypeVar
 from wmrt.core.wire import Acted
 from wmrt.safety import State
 from wmrt.service.desk import Job
-from wmrt.service.logs import log, overrun
+from wmrt.service.logs import log, overrun, stalled
 from wmrt.service.meter import Meter
 from wmrt.service.places import Place, Seen
 from wmrt.service.refusals import Refusal
@@ -129,7 +129,9 @@ class Outbox:
         meter = None
         if place is not None:
             meter, place.seen = place.meter, Seen(job.observed, _age(job, answer))
-        self._meter.acted(answer, job.arrived_ns, meter, answered_ns)
+        stall = self._meter.acted(answer, job.arrived_ns, meter, answered_ns)
+        if stall is not None:
+            stalled(answer, stall)
         if answer.late and meter is not None:
             overrun(answer, meter)
         _tell(self.acted, answer)

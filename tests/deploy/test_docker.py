@@ -98,12 +98,19 @@ def test_the_service_takes_its_settings(path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_health_check_tells(path: Path, tmp_path: Path) -> None:
+    """As Docker asks: ill is who fails so many times in a row. On a machine with twenty times more
+    to do than it can, one answer may well take longer than the check waits."""
+    (retries,) = re.findall(r"--retries=(\d+)", last(path, "HEALTHCHECK").text)
+
+    def ends(command: list[str]) -> int:
+        return subprocess.run(command, capture_output=True, timeout=300.0).returncode
+
     with service(tmp_path, tcp=True) as running:
         port = running.tcp.rsplit(":", 1)[1]
         _, *arguments = health(path)
         command = [sys.executable, *(each.replace("8420", port) for each in arguments)]
-        assert subprocess.run(command, capture_output=True, timeout=60.0).returncode == 0
-    assert subprocess.run(command, capture_output=True, timeout=60.0).returncode == 1
+        assert any(ends(command) == 0 for _ in range(int(retries)))
+    assert ends(command) == 1
 
 
 def test_what_is_sent_to_the_builder_is_what_is_built() -> None:

@@ -8,6 +8,7 @@ import logging
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -15,8 +16,10 @@ from pydantic import SecretStr
 
 from tests.service.doubles import CanarySeat, Lines, full_pipe, logging_to, service, until
 from wmrt.core.errors import ServiceError
+from wmrt.core.wire import Acted
 from wmrt.service import logs
 from wmrt.service.logs import CAPACITY, Logs, Redactor, log, redactor, to_file
+from wmrt.service.meter import STALLS, Meter
 from wmrt.service.settings import ServeSettings
 
 TOKEN, OPERATOR, READER = "client-" + "t" * 16, 'oper"ator\\' + "o" * 16, "metrics/+" + "m" * 16
@@ -179,3 +182,46 @@ def test_requests_and_connections_have_names(tmp_path: Path) -> None:
     told = lines.event("opened")
     assert (told["request"], told["robot"], told["session"]) == ("mine-3", "r1", session.digest)
     assert opened["session"] not in lines.text  # who knows it can speak for the robot
+
+
+def test_a_step_that_takes_ten_deadlines_is_kept_piece_by_piece(tmp_path: Path) -> None:
+    lines, seat = Lines(), CanarySeat()
+    options: dict[str, Any] = {"deadline": 0.02, "deadline_by": "thread", "clock": "step"}
+    with logging_to(lines, form="json"), service(tmp_path, [seat], tcp=True, **options) as running:
+        raw = running.raw()
+        raw.open("r1")
+        raw.acted(0)
+        meter = running.host.registry.places["r1"].meter
+        until(lambda: meter.step.count == 1)
+        meter.stalls.clear()  # of a busy machine
+        seat.enter = lambda: time.sleep(0.3)  # type: ignore[method-assign]
+        raw.acted(1)
+        seat.enter = lambda: None  # type: ignore[method-assign]
+        until(lambda: meter.stalls)
+        with httpx.Client(base_url=running.tcp, trust_env=False) as http:
+            (told,) = http.get("/v1/info").json()["robots"]["r1"]["stalls"][:1]
+        assert told["step"] == 2 and 0 <= told["seconds_ago"] < 60
+        pieces = ("queue", "policy", "breakers", "reply")
+        assert sum(told[name] or 0.0 for name in pieces) >= 0.3
+    line = next(one for one in lines.json if one["event"] == "step stalled" and one["step"] == 2)
+    assert line["level"] == "error" and line["robot"] == "r1"
+    for name in pieces:
+        told_ms = None if told[name] is None else round(told[name] * 1e3, 3)
+        assert line[f"{name}_ms"] == told_ms
+
+
+def test_a_step_of_nine_deadlines_is_none() -> None:
+    meter = Meter(0.1)
+    robot = meter.robot()
+    answer = Acted(
+        *("r1", 1, 0, 0, 7, (0.0,), "policy", "closed", (), True, 3, None),
+        *(200_000_000, 300_000_000, 400_000_000),
+    )
+    assert meter.acted(answer, 0, robot, 999_000_000) is None and not robot.stalls
+    stall = meter.acted(answer, 0, robot, 1_000_000_000)
+    assert stall is robot.stalls[-1]
+    assert stall[1:] == pytest.approx((7, "policy", 3, 0.2, 0.3, 0.1, 0.4))
+    for _ in range(STALLS + 5):
+        meter.acted(answer, 0, robot, 2_000_000_000)
+    assert len(robot.stalls) == STALLS
+    assert meter.acted(answer, 0, None, 2_000_000_000) is not None  # its robot has left

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
+from websockets.protocol import State
 
 from tests.core.codecs import WAYS, arm
 from tests.service.doubles import Running, owned, service, takers, until
 from tests.service.raw import Raw, state
 from tests.service.test_direct import CONT, PING, TEXT, frame, own_socket
 from wmrt.core.wire import VERSION, Acted
+from wmrt.service.host import Host
 from wmrt.service.outbox import UNCOUNTED
 
 PONG = 10
@@ -214,3 +218,69 @@ def test_a_loop_that_is_fast_is_counted_a_few_times_a_second(running: Running) -
         until(lambda: not outbox.jobs and outbox.idle.is_set())
     finally:
         outbox.loop = loop
+
+
+#: What alone keeps the policy's thread from reading: the next bytes begin no message, something
+#: comes before them, or nothing may be taken.
+ALONE: dict[str, Any] = {
+    "_gate": None,
+    "_file": None,
+    "_quick": False,  # a text or fragment came last; the event loop may be at it still
+    "_known": False,
+    "_rest": b"\x82",
+    "_parts": True,
+    "_held": True,
+    "_paused": True,
+    "_ended": True,
+    "take": None,
+    "close_sent": True,
+    "conn": SimpleNamespace(state=State.CLOSING),
+    "transport": SimpleNamespace(is_closing=lambda: True),
+    "queue": SimpleNamespace(empty=lambda: False),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_each_thing_that_keeps_the_thread_from_reading_does_so_alone(
+    running: Running, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    raw = running.raw()
+    one = owned(running, raw)
+    with one._reading:
+        assert one._free_to_take()
+        with monkeypatch.context() as patch:
+            patch.setattr(one, name, ALONE[name])
+            assert not one._free_to_take()
+        assert one._free_to_take()
+    assert raw.acted(1).sequence == 1
+
+
+def test_a_text_that_the_event_loop_is_at_is_not_overtaken(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in no queue any more, and its robot does not have it yet. The thread has just been
+    woken, by the text before it, and looks what it may wait for."""
+    raw = running.raw()
+    one = owned(running, raw)
+    base = {"kind": "observation", "version": VERSION, "robot": "r1", "epoch": 0}
+    base["session"] = raw.opened["session"]
+    at, submit = threading.Event(), Host.submit
+
+    def slow(self: Host, seen: Any, *arguments: Any) -> None:
+        if seen.sequence == 2:
+            at.set()
+            until(lambda: running.seats[0].asked == asked + 1)
+            time.sleep(0.3)
+        submit(self, seen, *arguments)
+
+    monkeypatch.setattr(Host, "submit", slow)
+    asked = running.seats[0].asked
+    texts = (json.dumps({**base, "sequence": n, "state": state(n / 10)}) for n in (1, 2))
+    own_socket(raw).sendall(b"".join(frame(text.encode(), TEXT) for text in texts))
+    assert at.wait(30.0)
+    own_socket(raw).sendall(frame(raw.packed(3, state=state(0.3))))
+    told = heard(raw, 3)
+    names = [part["error"]["name"] for part in told if isinstance(part, dict) and "error" in part]
+    assert set(names) <= {"superseded"}, told  # not stale: the text was taken in before
+    assert running.host.registry.places["r1"].session.counts["taken"] == 4
+    until(lambda: one._watched or one.queue.empty())

@@ -33,6 +33,9 @@ from wmrt.core.errors import UsageError
 from wmrt.core.files import replacing, require_writable
 
 T = TypeVar("T")
+#: In the help of verbs whose model may vote with another, and what that may be.
+SECOND_OPINION = "Second opinion that votes with the model"
+SECONDS = "a recipe of the model, an earlier checkpoint, or auto (bf16, or nvfp4 beside bf16)"
 
 
 def json_option(function: Callable[..., Any]) -> Callable[..., Any]:

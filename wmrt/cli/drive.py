@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wmrt.cli.common import console, json_option, out_option, plain, progress, write_result
+from wmrt.cli.common import (
+    SECOND_OPINION,
+    SECONDS,
+    console,
+    json_option,
+    out_option,
+    plain,
+    progress,
+    write_result,
+)
 from wmrt.core import machine
 from wmrt.core.errors import SafetyError, UsageError
 from wmrt.core.seeds import HELD_OUT
@@ -107,8 +116,7 @@ if TYPE_CHECKING:
     default="auto",
     show_default=True,
     metavar="SECOND",
-    help="Second opinion that votes with the model and the environment's rule, 2 of 3: a recipe of "
-    "the model, an earlier checkpoint, auto (bf16, or nvfp4 beside bf16), or off.",
+    help=f"{SECOND_OPINION} and the environment's rule, 2 of 3: {SECONDS}; or off.",
 )
 @click.option(
     "--consensus-every",

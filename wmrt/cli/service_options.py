@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from wmrt.cli.common import SECOND_OPINION, SECONDS
 from wmrt.core.errors import UsageError
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -105,8 +106,7 @@ consensus_options = section(
     option(
         "--consensus",
         metavar="SECOND",
-        help="Second opinion that votes with the model and a rule, 2 of 3: a recipe of the model, "
-        "an earlier checkpoint, or auto (bf16, or nvfp4 beside bf16). Default: none.",
+        help=f"{SECOND_OPINION} and a rule, 2 of 3: {SECONDS}. Default: none.",
     ),
     option(
         "--consensus-rule",

@@ -35,9 +35,11 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     go.set()
 
 
+@pytest.mark.parametrize("later", [2, 0])
 def test_a_ring_that_is_full_drops_and_counts_and_never_waits(
-    stuck: threading.Event, tmp_path: Path
+    stuck: threading.Event, tmp_path: Path, later: int
 ) -> None:
+    """What is dropped is told before the ``later`` steps, or at the very end."""
     recorder = FileRecorder(tmp_path / "a.mcap", capacity=8)
     made = controller(recorder)
     for _ in range(3):
@@ -47,34 +49,23 @@ def test_a_ring_that_is_full_drops_and_counts_and_never_waits(
         made.act(STATE)
     assert recorder.stats()["dropped"] == 14 and recorder.stats()["waiting"] == 8
     stuck.set()
-    until(lambda: recorder.stats()["waiting"] == 0)
-    made.act(STATE)
-    made.act(STATE)
+    if later:
+        until(lambda: recorder.stats()["waiting"] == 0)
+    for _ in range(later):
+        made.act(STATE)
     recorder.close()
     told = [(topic, m.get("step")) for topic, m in items(tmp_path / "a.mcap")]
-    assert told == [*[(STEPS, n) for n in range(1, 10)], (GAPS, None), (STEPS, 24), (STEPS, 25)]
+    kept = [(STEPS, n) for n in range(1, 10)]
+    assert told == [*kept, (GAPS, None), *((STEPS, n) for n in range(24, 24 + later))]
     gap = items(tmp_path / "a.mcap", GAPS)[0].message
     assert gap == {"after_step": 9, "missing": 14, "reason": "the ring was full"}
     report = replay(Recording(tmp_path / "a.mcap"), Habit(0.0))
     assert (report.steps, report.identical) == (9, False)
     assert report.gap == "14 missing after step 9: the ring was full"
-    assert made.stats()["record_failures"] == 0
-
-
-def test_what_is_dropped_at_the_very_end_is_told_too(
-    stuck: threading.Event, tmp_path: Path
-) -> None:
-    recorder = FileRecorder(tmp_path / "a.mcap", capacity=4)
-    made = controller(recorder)
-    for _ in range(10):
-        made.act(STATE)
-    stuck.set()
-    recorder.close()
-    assert items(tmp_path / "a.mcap")[-1].topic == GAPS
     recording = Recording(tmp_path / "a.mcap")
     list(recording.items())
-    assert recording.end is not None
-    assert int(recording.end["dropped"]) == recorder.stats()["dropped"] > 0
+    assert recording.end is not None and int(recording.end["dropped"]) == 14
+    assert made.stats()["record_failures"] == 0
 
 
 @pytest.mark.skipif(machine.realtime_refusal() is not None, reason="no real-time threads here")
