@@ -94,8 +94,8 @@ class StepInputs(NamedTuple):
         late: the deadline was missed.
         channels: of each channel, in order: ``voted``, ``failed``, ``late`` (what it said, if
             anything, was not used) or ``not due``.
-        estop: the emergency stop latched when the step ``begin``s, or before it was ``decide``d;
-            empty if it did not.
+        estop: the emergency stop latched when the step ``begin``s, before it was ``decide``d, or
+            ``both`` times, as it was pressed twice; empty if it did not.
         skipped: numbers of the steps whose observation was replaced before the policy took it.
         finished: numbers of the late steps whose answer has come since the last step, in order.
         votes: the channels' actions that were used, None for a failed one; empty without a vote.

@@ -85,7 +85,8 @@ class Stepping:
             fallback = self._fallback.goal(monitor.trusted(self._state), breakers.reference)
         decision = breakers.decide(proposal, fallback, votes)
         if breakers.stops != stops:
-            self._estop = "begin" if self._begun != stops else "decide"
+            began, decided = self._begun != stops, breakers.stops != self._begun
+            self._estop = "both" if began and decided else "begin" if began else "decide"
         trusted = _RANGE not in decision.tripped
         if answered and not late:
             self._plan.store(chunk if trusted else ())

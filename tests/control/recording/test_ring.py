@@ -89,7 +89,9 @@ def test_the_writing_thread_is_no_real_time_thread(tmp_path: Path) -> None:
     assert seen == [os.SCHED_FIFO]
 
 
-def test_a_stop_pressed_in_another_thread_while_a_step_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", [False, True])
+def test_a_stop_pressed_in_another_thread_while_a_step_runs(before: bool, tmp_path: Path) -> None:
+    """Or pressed once more then."""
     pressed = threading.Event()
 
     class Slow(Habit):
@@ -102,9 +104,11 @@ def test_a_stop_pressed_in_another_thread_while_a_step_runs(tmp_path: Path) -> N
 
     with FileRecorder(tmp_path / "a.mcap") as recorder:
         made = controller(recorder, Slow(0.0))
+        if before:
+            made.estop()
         made.act(STATE)
         made.act(STATE)
     steps = [message for _, message in items(tmp_path / "a.mcap", STEPS)]
-    assert [step["inputs"]["estop"] for step in steps] == ["decide", ""]
+    assert [step["inputs"]["estop"] for step in steps] == ["both" if before else "decide", ""]
     assert steps[0]["after"] == "latched"
     assert replay(Recording(tmp_path / "a.mcap"), Habit(0.0)).identical

@@ -181,7 +181,7 @@ class _Replay:
         script, controller, breakers = self._script, self._controller, self._controller.breakers
         script.early = bool(inputs.failure) and recorded.step == breakers.step
         script.step, script.inputs, script.asked = recorded.step, inputs, False
-        if inputs.estop == "begin":
+        if inputs.estop in ("begin", "both"):
             breakers.estop()
         controller.act(inputs.observation, inputs.captured_ns)
         breakers.estop(False)  # a reset while it was still pressed was refused, and is no command

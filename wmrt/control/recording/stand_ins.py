@@ -64,7 +64,7 @@ class RecordedIntake(Intake):
         if inputs.failure:
             raise named_error(inputs.failure)
         seen = super().read(obs, now_ns, captured_ns)
-        if inputs.estop == "decide":
+        if inputs.estop in ("decide", "both"):
             self._breakers.estop()
         return seen
 
