@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -158,6 +159,16 @@ def test_a_clean_step_needs_one_glance(looks: Counter[bool]) -> None:
     assert looks == {True: 29}
 
 
+@pytest.mark.parametrize("speed", [None, 20.0, -2.0, 42.0])
+def test_a_predicted_value_within_its_bounds_needs_no_more(
+    speed: float | None, looks: Counter[bool]
+) -> None:
+    both = Both(MADE["driving"])
+    both.begin(PERIOD_NS)
+    both.decide(Proposal((0.0, 0.0), {"speed": speed, "lane": "left"}))  # type: ignore[dict-item]
+    assert looks == {True: 1}
+
+
 @pytest.mark.parametrize(
     "proposal",
     [
@@ -172,6 +183,7 @@ def test_a_clean_step_needs_one_glance(looks: Counter[bool]) -> None:
         Proposal((0.0, 0.0), late=True),
         Proposal((0.0, 0.0), {"speed": 43.0}),
         Proposal((0.0, 0.0), {"speed": (20.0,)}),
+        Proposal((0.0, 0.0), MappingProxyType({})),
     ],
     ids=str,
 )
