@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from wmrt.control import Channel, Controller, Outcome, StepClock, TimedController, default_limits
 from wmrt.core.errors import SafetyError, UsageError
 from wmrt.core.wire import Acted, Observed
@@ -186,9 +183,9 @@ class Desk:
                 self._calls.popleft()()
             self._turn.release()
             raise
-        self._decided(action, self.controller.last)
+        self._decided(tuple(action.tolist()), self.controller.last)
 
-    def _decided(self, action: NDArray[np.float32], outcome: Outcome | None) -> None:
+    def _decided(self, action: tuple[float, ...], outcome: Outcome | None) -> None:
         """The step is over. In the thread that decided it."""
         self.seat.leave()
         assert self._job is not None  # set by `_begin`
@@ -204,13 +201,17 @@ class Desk:
         self._advance()
 
     def _answer(
-        self, job: Job, action: Any, last: Outcome | None, timing: tuple[int, int, int]
+        self,
+        job: Job,
+        action: tuple[float, ...],
+        last: Outcome | None,
+        timing: tuple[int, int, int],
     ) -> Acted:
         seen, (skipped, queued, took) = job.observed, timing
         if last is None:  # the controller's own accounting failed; the action is the fallback's
             return Acted(
                 seen.robot, seen.session, seen.epoch, seen.sequence, self.breakers.step,
-                tuple(action.tolist()), "fallback", self.breakers.state.value, (), False, skipped,
+                action, "fallback", self.breakers.state.value, (), False, skipped,
                 seen.captured_ns, queued, None, took,
             )  # fmt: skip
         tripped = tuple(sorted(map(int, last.tripped))) if last.tripped else ()

@@ -26,8 +26,8 @@ class Sent:
         self.all: list[tuple[list[float], Any, str]] = []
 
     def __call__(self, action: Any, outcome: Any) -> None:
-        assert action.dtype == np.float32
-        self.all.append((action.tolist(), outcome, threading.current_thread().name))
+        assert type(action) is tuple and np.float32(action).tolist() == list(action)
+        self.all.append((list(action), outcome, threading.current_thread().name))
 
 
 def test_the_thread_that_asks_the_policy_sends_its_action() -> None:
@@ -193,9 +193,7 @@ def test_every_step_is_answered_once_and_in_order(seed: int) -> None:
     watch = Watch(policy.actions, controller.breakers.reference)
     got: list[Any] = []
     for n in range(1, 301):
-        controller.start(
-            STATE, None, lambda action, outcome: got.append((action.tolist(), outcome))
-        )
+        controller.start(STATE, None, lambda action, outcome: got.append((list(action), outcome)))
         until(lambda: len(got) == n)  # noqa: B023
         if n % 50 == 0:
             controller.reset()

@@ -7,18 +7,19 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
-from tests.safety.support import PERIOD_NS, limits
+from tests.safety.support import DRIVING, ODD, PERIOD_NS, limits
 from tests.safety.test_streams import BAD, MADE, Run, calm, calm_action, operate, storm
 from wmrt.safety import Breakers, Cause, Level, Limits, Proposal, State
 from wmrt.safety.float32 import to_float32
 from wmrt.safety.glance import Glance
 
 #: What no step changes; the events, which are shown as far as they are new.
-FIXED = {"_limits", "_floats", "_rows", "_wall", "_step_deltas", "full", "half", "events"}
+FIXED = {"_limits", "_floats", "_rows", "_certain", "_step_deltas", "full", "half", "events"}
 REPORTED = (Cause.NOTE, Cause.CHANNEL, Cause.DEADLINE, Cause.STARVED, Cause.SURPRISE)
 
 
@@ -158,6 +159,16 @@ def test_a_clean_step_needs_one_glance(looks: Counter[bool]) -> None:
     assert looks == {True: 29}
 
 
+@pytest.mark.parametrize("speed", [None, 20.0, -2.0, 42.0])
+def test_a_predicted_value_within_its_bounds_needs_no_more(
+    speed: float | None, looks: Counter[bool]
+) -> None:
+    both = Both(MADE["driving"])
+    both.begin(PERIOD_NS)
+    both.decide(Proposal((0.0, 0.0), {"speed": speed, "lane": "left"}))  # type: ignore[dict-item]
+    assert looks == {True: 1}
+
+
 @pytest.mark.parametrize(
     "proposal",
     [
@@ -172,6 +183,7 @@ def test_a_clean_step_needs_one_glance(looks: Counter[bool]) -> None:
         Proposal((0.0, 0.0), late=True),
         Proposal((0.0, 0.0), {"speed": 43.0}),
         Proposal((0.0, 0.0), {"speed": (20.0,)}),
+        Proposal((0.0, 0.0), MappingProxyType({})),
     ],
     ids=str,
 )
@@ -205,6 +217,33 @@ def test_a_trip_of_the_step_is_told_even_after_a_reset(looks: Counter[bool]) -> 
     both.reset()
     decision = both.decide(Proposal((0.0, 0.0)))
     assert decision.tripped == {Level.VALIDITY} and decision.after is State.CLOSED
+    assert looks == {False: 1}
+
+
+def test_as_far_as_is_allowed_on_any_clock(seed: int, looks: Counter[bool]) -> None:
+    """No rate fault forbids what the limits allow, and with a tolerance none is looked for."""
+    rng = random.Random(seed)
+    for _ in range(60):
+        both = Both(
+            limits(
+                rng.choice((DRIVING, ODD)), period=rng.choice((0.1, 0.02, rng.uniform(1e-3, 1.0))),
+                wall_tolerance=rng.choice((1e-12, 0.05)), rate_tolerance=rng.choice((0.0, 0.1)),
+                step_periods=rng.choice((1.0, 2.0, rng.uniform(0.1, 2.0))),
+            )
+        )  # fmt: skip
+        now_ns, period_ns = 0, both.limits.period_ns
+        for _ in range(20):
+            now_ns += rng.choice((period_ns, rng.randrange(3 * period_ns), 1, 0))
+            both.begin(now_ns)
+            far = [rng.choice((-2.0, 0.0, 2.0)) for _ in both.reference]
+            both.decide(Proposal(both.quick._envelope.move(far, False)))
+    assert set(looks) == {True}
+
+
+def test_without_a_tolerance_rounding_takes_the_whole_way(looks: Counter[bool]) -> None:
+    both = Both(MADE["strict"])
+    both.begin(PERIOD_NS)
+    both.decide(Proposal((0.0, 0.0)))
     assert looks == {False: 1}
 
 

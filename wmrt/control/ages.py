@@ -51,7 +51,7 @@ class Ages:
             state: has the values.
         """
         if type(captured_ns) is int:
-            return self._whole(now_ns, captured_ns, state)
+            return self.whole(now_ns, captured_ns, state)
         if not isinstance(captured_ns, Mapping):
             allowed = "integer nanoseconds, or a mapping of field to them"
             return [Finding("captured_ns", "type", describe(captured_ns), allowed)], {}
@@ -69,9 +69,10 @@ class Ages:
                 found.append((name, Finding(name, "undated", None, limit)))
         return self._split(found)
 
-    def _whole(
+    def whole(
         self, now_ns: int, at: int, state: Mapping[str, Any]
     ) -> tuple[list[Finding], dict[str, Finding]]:
+        """`check` of one integer for the whole state."""
         age, before = now_ns - at, self._whole_ns
         if age < 0:
             return [Finding("captured_ns", "future", describe(age), 0)], {}

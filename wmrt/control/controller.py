@@ -17,6 +17,7 @@ from wmrt.control.account import Account
 from wmrt.control.assembly import assemble
 from wmrt.control.channels import Channel, Channels
 from wmrt.control.consult import NOT_ASKED, Consultant
+from wmrt.control.convert import FLOAT32
 from wmrt.control.defaults import breakers_for
 from wmrt.control.falling_back import Asked, Fallback
 from wmrt.control.intake import Intake
@@ -144,7 +145,7 @@ class Controller(Stepping):
                 raise
             except BaseException as error:  # none is known; this is the last line
                 decision = self._failed(error)
-            return self._settle(decision)
+            return np.array(self._settle(decision), FLOAT32)
 
     def reset(self, measured: Sequence[float] | None = None, *, heal: bool = True) -> None:
         """Start an episode: forget the past, start from ``measured`` (normalised), else neutral.

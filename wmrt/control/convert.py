@@ -56,8 +56,9 @@ def as_predicted(
         return Finding("predicted", "type", describe(value), "a mapping")
     name = ""
     try:
+        get = value.get
         for name in names:
-            part = value.get(name)
+            part = get(name)
             if type(part) is float:
                 result[name] = part
             elif part is not None:

@@ -59,9 +59,13 @@ class Intake:
         faults: list[Finding] = []
         unusable: dict[str, Finding] = {}
         try:
-            state = self._find(obs)
+            if type(obs) is dict and (self._has_state_field or "state" not in obs):
+                state = obs.copy()
+            else:
+                state = self._find(obs)
             if captured_ns is not None:
-                faults, unusable = self._ages.check(now_ns, captured_ns, state)
+                check = self._ages.whole if type(captured_ns) is int else self._ages.check
+                faults, unusable = check(now_ns, captured_ns, state)
                 if unusable:
                     state.update(dict.fromkeys(unusable.keys() & state.keys()))
             if not unusable and not faults and self._clean is not None and self._clean(state):
@@ -81,10 +85,7 @@ class Intake:
 
     def _find(self, obs: Any) -> dict[str, Any]:
         """The state as a dict of its own. Raises whatever the observation raises."""
-        if type(obs) is dict:
-            if self._has_state_field or "state" not in obs:
-                return obs.copy()
-        elif not isinstance(obs, Mapping):
+        if not isinstance(obs, Mapping):
             raise TypeError
         if not self._has_state_field:
             inner = obs.get("state")

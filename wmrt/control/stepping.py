@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from wmrt.control.account import Account, Given
 from wmrt.control.consult import NOT_ASKED, Consultant, Consulted
-from wmrt.control.convert import FLOAT32
 from wmrt.control.falling_back import Asked
 from wmrt.control.intake import Intake
 from wmrt.control.monitor import Unwatched
@@ -94,8 +90,8 @@ class Stepping:
             self._consultant.distrust()
         return decision
 
-    def _settle(self, decision: Decision) -> NDArray[np.float32]:
-        """The step is over: count it, record it, and give its action out."""
+    def _settle(self, decision: Decision) -> tuple[float, ...]:
+        """The step is over: count it, record it, and give its action out, float32 values."""
         account, given = self._account, None
         if account.records:
             given = Given(*self._given, self._estop, self._fallback.answer, self._failure)
@@ -103,8 +99,8 @@ class Stepping:
             self.breakers.step, decision, self._consulted, self._now_ns, self._started, given
         )
         self.last = account.last
-        self._sent = action = decision.action
-        return np.array(action, FLOAT32)
+        self._sent = decision.action
+        return decision.action
 
     def _follow(self, text: Any) -> None:
         """Another instruction voids what was planned; so does one that cannot be compared."""

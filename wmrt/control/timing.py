@@ -12,11 +12,13 @@ class Durations:
 
     def __init__(self, capacity: int = 1 << 15) -> None:
         self._ring = array("q", bytes(8 * capacity))
+        self._capacity = capacity
         self.total = 0
 
     def add(self, ns: int) -> None:
-        self._ring[self.total % len(self._ring)] = ns
-        self.total += 1
+        total = self.total
+        self._ring[total % self._capacity] = ns
+        self.total = total + 1
 
     def values(self) -> list[int]:
         """Oldest first."""

@@ -44,7 +44,7 @@ class Watchdog(Consultant):
         super().__init__(panel, breakers, plan, deadline_ns, timer)
         self._answering = _Answering(panel)
         self._worker = self._employ()
-        self._interrupted = False
+        self.interrupted = False
 
     def _employ(self) -> Worker[Question, Reply]:
         """The policy's thread."""
@@ -63,10 +63,8 @@ class Watchdog(Consultant):
         self, reply: Reply | None, finished: list[Late], replaced: Question | None, took: int
     ) -> Consulted:
         """The step's question has ended so after ``took`` nanoseconds of the step."""
-        stopped, self._interrupted = self._interrupted, False
-        if reply is not None and replaced is None and not finished:
-            return self._judge(reply, took)
         breakers = self._breakers
+        stopped, self.interrupted = self.interrupted, False
         for one in finished:
             if one.fault is not None:
                 breakers.report(Cause.NOTE, one.fault._replace(kind=f"late {one.fault.kind}"[:80]))
@@ -94,7 +92,7 @@ class Watchdog(Consultant):
                 if done.question is question:
                     return done.answer, finished
                 finished.append(_late(done.question, done.answer.answer))
-            if self._interrupted or not told:
+            if self.interrupted or not told:
                 return None, finished
 
     def clear(self) -> int | None:
@@ -108,7 +106,7 @@ class Watchdog(Consultant):
             self._answering.restart()
 
     def interrupt(self) -> None:
-        self._interrupted = True
+        self.interrupted = True
         self._worker.interrupt()
 
     def close(self) -> None:
@@ -122,6 +120,7 @@ class Timed(Watchdog):
         panel, breakers, plan, deadline_ns, timer: see `Consultant`.
 
     Attributes:
+        interrupted: a stop came, and no step has been decided since.
         rest: the policy's thread has its answer, and goes on with something else; see `Worker`.
     """
 
@@ -148,8 +147,10 @@ class Timed(Watchdog):
 
     def found(self, reply: Reply | None, replaced: Question | None, started: int) -> Consulted:
         """How the step's question ended: in time, or without a reply."""
-        finished = self._arrived() if self._worker.finished else []
-        return self._found(reply, finished, replaced, self._timer() - started)
+        if reply is not None and replaced is None and not self._worker.finished:
+            self.interrupted = False
+            return self._judge(reply, self._timer() - started)
+        return self._found(reply, self._arrived(), replaced, self._timer() - started)
 
     def _arrived(self) -> list[Late]:
         """Answers to earlier questions; raises what asks the process to stop."""
@@ -160,16 +161,8 @@ class Timed(Watchdog):
             arrived.append(_late(done.question, done.answer.answer))
         return arrived
 
-    @property
-    def interrupted(self) -> bool:
-        return self._interrupted
-
-    def forget_stop(self) -> None:
-        """A step is decided: the stop has been seen."""
-        self._interrupted = False
-
     def interrupt(self) -> None:
-        self._interrupted = True
+        self.interrupted = True
         if self.alarm is not None:
             self.alarm.ring()
 

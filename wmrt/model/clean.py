@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from wmrt.model.fields import Column, Field
@@ -23,7 +24,10 @@ class Clean:
             for kind in ("numeric", "vector", "category", "flag", "instruction")
         }
         self._count = len(fields)
-        self._numeric = tuple((name, *ranges[name]) for name, _ in of_kind["numeric"])
+        names = [name for name, _ in of_kind["numeric"]]
+        self._numbers = _getter(names)
+        self._numeric = tuple((name, *ranges[name]) for name in names)
+        self._others = len(names) < len(fields)
         self._vectors = tuple(
             (name, tuple(ranges[f"{name}[{i}]"] for i in range(field.n)))
             for name, field in of_kind["vector"]
@@ -34,15 +38,17 @@ class Clean:
 
     def __call__(self, state: dict[Any, Any]) -> bool:
         try:
-            return self._look(state.get) and len(state) == self._count
-        except Exception:  # a key's own hash or comparison may raise anything
+            if len(state) != self._count:
+                return False
+            for value, (_, low, high) in zip(self._numbers(state), self._numeric, strict=True):
+                if type(value) is not float or not low <= value <= high:
+                    return False
+            return self._look(state.get) if self._others else True
+        except Exception:  # a field is missing; a key's own hash or comparison may raise anything
             return False
 
     def _look(self, get: Callable[[str], Any]) -> bool:
-        for name, low, high in self._numeric:
-            value = get(name)
-            if type(value) is not float or not low <= value <= high:
-                return False
+        """At what is no number."""
         for name, known in self._categories:
             value = get(name)
             if type(value) is not str or value not in known:
@@ -62,6 +68,13 @@ class Clean:
                 if type(part) is not float or not low <= part <= high:
                     return False
         return True
+
+
+def _getter(names: list[str]) -> Callable[[dict[Any, Any]], Sequence[Any]]:
+    """The values of these keys, which a dict must have."""
+    if len(names) > 1:
+        return itemgetter(*names)  # in C: a third less than asking for one after the other
+    return lambda state: [state[name] for name in names]
 
 
 def _within(column: Column) -> tuple[float, float]:

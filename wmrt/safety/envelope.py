@@ -19,6 +19,9 @@ from wmrt.safety.float32 import narrow
 from wmrt.safety.judge import Action, clamp_to_box, rate_fault, reach
 from wmrt.safety.limits import Limits
 
+#: More than what rounding makes of the limits of two steps, some 1e-15 of them.
+ROUNDING = 1e-12
+
 
 class Envelope:
     """The reachable set of one robot's next action.
@@ -34,7 +37,7 @@ class Envelope:
         self._step_deltas = limits.deltas(self._longest)
         self.full = limits.boxes(1.0)
         self.half = limits.boxes(limits.half_open_scale)
-        self._wall = 1.0 + limits.wall_tolerance
+        self._certain = limits.wall_tolerance >= ROUNDING
         self._floats = struct.Struct(f"<{len(limits.spec)}f")
         self._rows = tuple(
             (max(b.low, b.tolerated_low), min(b.high, b.tolerated_high), *rates)
@@ -84,34 +87,32 @@ class Envelope:
         inside = clamp_to_box(goal, self.half if half else self.full)
         return reach(inside, self.reference, self._limits.deltas(seconds))
 
-    def pass_through(self, action: Action) -> bool:
+    def pass_through(self, action: Action | None) -> bool:
         """`sent`, if ``action`` leaves as it is: floats within the tolerated and the full box, in
         which `fault` finds nothing and of which `move`, not halved, makes the same. True is
         certain; else nothing has changed.
 
-        The limit of one step needs no look: it is the rate times ``step_periods`` periods, and what
-        `move` allows is the rate times that or less.
+        What `move` allows, no rate fault forbids. The limit of one step is the rate times
+        ``step_periods`` periods, and `move` allows the rate times that or less. The last two
+        commands moved by the rate times their own times or less, whoever made them, so both
+        together by no more than the clock allows, rounding aside.
         """
-        if type(action) is not tuple or len(action) != len(self._rows):
+        if not self._certain or type(action) is not tuple or len(action) != len(self._rows):
             return False
-        dt, longest = self._dt_ns, self._longest
-        move, wide = dt * 1e-9, (dt + self._gap_ns) * 1e-9
-        move = 2.0 * (longest if move > longest else move)
-        wide = 2.0 * (2.0 * longest if wide > 2.0 * longest else wide)
-        wall = self._wall
-        for value, last, older, (low, high, up, down, span) in zip(
-            action, self.reference, self._older, self._rows, strict=True
+        seconds = self._dt_ns * 1e-9
+        twice = 2.0 * (self._longest if seconds > self._longest else seconds)
+        for value, last, (low, high, up, down, span) in zip(
+            action, self.reference, self._rows, strict=True
         ):
             if type(value) is not float or not low <= value <= high:
                 return False
-            step, change = value - last, value - older
-            if step > up * (move / span) or -step > down * (move / span):
-                return False
-            if change > up * (wide / span) * wall or -change > down * (wide / span) * wall:
+            step = value - last
+            if step > up * (twice / span) or -step > down * (twice / span):
                 return False
         if self._floats.unpack(self._floats.pack(*action)) != action:
             return False
-        self.sent(action)
+        self._older, self.reference = self.reference, action  # as `sent`, without a call
+        self._gap_ns, self._last_ns = self._dt_ns, self._now_ns
         return True
 
     def sent(self, action: Action) -> None:

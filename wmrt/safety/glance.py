@@ -14,8 +14,8 @@ _NO_LEVELS: frozenset[Level] = frozenset()
 
 class Glance:
     """Decides a step in which the whole way of `Breakers.decide` would find nothing: no cause would
-    fire, and the action would leave as it is. It takes 4 us where the whole way takes 14, and a
-    third of its code, which counts for more where each step finds the caches cold.
+    fire, and the action would leave as it is. It takes 3 us where the whole way takes 10, and so
+    much less code, which counts for more where each step finds the caches cold.
 
     It knows no rule: of a state that is not CLOSED, of anything that has happened in the step, of
     anything that is not plain numbers within all limits, it says nothing.
@@ -47,7 +47,7 @@ class Glance:
             value = predicted.get(name)
             if value is not None and (type(value) is not float or not low <= value <= high):
                 return None
-        if action is None or not self._envelope.pass_through(action):
+        if not self._envelope.pass_through(action):
             return None
         machine.finish(True)
         # Its own constructor runs in Python, for 100 ns more.
