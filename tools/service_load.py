@@ -108,7 +108,8 @@ def show(form: str, result: dict[str, Any]) -> None:
     say = console().print
     say(table)
     low, high = result["quiet_p99_iqr_ms"]
-    say(f"p99 of quiet windows: IQR {low:.2f} to {high:.2f}, {high - low:.2f} ms")
+    noisy = ", too noisy for a verdict on p99" if result["noisy"] else ""
+    say(f"p99 of quiet windows: IQR {low:.2f} to {high:.2f}, {high - low:.2f} ms{noisy}")
     for name in FORMS:
         for whose, one in result["p99_change_ms"][name].items():
             bounds = f"95% {one['low']:+.2f} to {one['high']:+.2f}"
@@ -170,6 +171,7 @@ def _judge(forms: list[dict[str, Any]]) -> None:
             wrong += [f"{kind}: not refused"] * (set(refused["said"]) != {"too_many_robots"})
             late = kind.startswith("true") and refused["later_than_100_ms"]
             wrong += [f"{kind}: told late"] * bool(late)
+        wrong += ["noisy: no verdict on p99"] * bool(one["noisy"])
         for form, unchanged in one["p99_unchanged"].items():
             wrong += [f"{form}: p99 changed"] * (not unchanged)
     if wrong:

@@ -22,6 +22,9 @@ WINDOW = 2.0
 BURST = 0.5
 #: Seconds in which a step may meet a burst, and milliseconds within which a client is told.
 MEETS, TOLD = 0.1, 100.0
+#: IQR of quiet windows' p99, over its median, beyond which a run tells nothing: any change is
+#: within it. On a quiet machine it was 0.1 to 0.2.
+NOISY = 0.5
 FORMS = ("even", "burst")
 KINDS = ("quiet", *(f"{whom} {form}" for form in FORMS for whom in ("decoy", "true")))
 #: Of bootstraps.
@@ -86,6 +89,7 @@ def figures(
     p99 = [measure.percentile(sorted(ms), 99) for ms in windows]
     of = {kind: [p for k, p in zip(kinds, p99, strict=True) if k == kind] for kind in KINDS}
     low, high = measure.quartiles(of["quiet"])
+    spread = measure.spread(of["quiet"])
     pooled = {
         kind: [ms for k, own in zip(kinds, windows, strict=True) if k == kind for ms in own]
         for kind in KINDS
@@ -97,6 +101,7 @@ def figures(
         "p99_of_windows_ms": of,
         "steps_in_a_burst_ms": {whom: measure.summary(met[whom]) for whom in met},
         "quiet_p99_iqr_ms": [low, high],
+        "noisy": spread is None or spread > NOISY,
         "p99_change_ms": {form: _changes(of, form, seed) for form in FORMS},
         "p99_unchanged": {
             form: _changes(of, form, seed)["service"]["median"] <= high - low for form in FORMS

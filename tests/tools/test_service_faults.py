@@ -128,6 +128,7 @@ def test_a_load_that_falls_short_is_told() -> None:
         "counts": {"mixed": 0, "unsafe": 0},
         "refused": {"decoy even": refused | {"later_than_100_ms": 1}, "true burst": refused},
         "p99_unchanged": {"even": True, "burst": True},
+        "noisy": False,
     }
     context = click.Context(service_load.main)
     with context:
@@ -137,6 +138,7 @@ def test_a_load_that_falls_short_is_told() -> None:
         {"refused": {"true even": refused | {"said": {"too_many_robots": 8, "served": 1}}}},
         {"refused": {"true even": refused | {"later_than_100_ms": 1}}},
         {"p99_unchanged": {"even": True, "burst": False}},
+        {"noisy": True},
         {"single_robot": {"different": 1}},
     ):
         with context, pytest.raises(click.exceptions.Exit):

@@ -84,6 +84,7 @@ def test_a_change_is_whose_it_is(seed: int, whose: str) -> None:
     for name, changed in expected.items():
         assert abs(changes[name]["median"] - changed) < 0.15, (name, changes)
     assert abs(changes["both"]["median"] - (whose != "nobody")) < 0.15
+    assert found["noisy"] is False
     assert found["p99_unchanged"] == {"even": whose != "service", "burst": True}
     assert found["round_trip_ms"]["quiet"]["n"] == 12 * 320
     assert found["steps_in_a_burst_ms"]["true"]["n"] == 12 * 16
@@ -91,3 +92,11 @@ def test_a_change_is_whose_it_is(seed: int, whose: str) -> None:
         "decoy even": 0, "true even": 0, "decoy burst": 0, "true burst": 60,
     }  # fmt: skip
     assert Counter(found["refused"]["true even"]["said"]) == {"too_many_robots": 60}
+
+
+def test_a_machine_that_is_not_quiet_gives_no_verdict(seed: int) -> None:
+    rng, kinds = random.Random(seed), schedule(120.0, seed)
+    steps = [(at, ms * (1.0 + 9.0 * (int(at / WINDOW / len(KINDS)) % 2)))
+             for at, ms in robots(kinds, rng, {})]  # fmt: skip
+    heard = [Heard(n, "too_many_robots", 3.0, 0.5) for n, k in enumerate(kinds) if k != "quiet"]
+    assert figures(kinds, steps, heard, seed)["noisy"] is True
