@@ -400,18 +400,36 @@ def test_the_codec_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen.codec() is chosen.codec()
 
 
-def test_without_the_module_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``auto`` says why it is Python, ``c`` how to build it."""
-    monkeypatch.setitem(sys.modules, "wmrt.core._codec", None)
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        ("cannot import name '_codec' from 'wmrt.core' (/a/b.py)", "not built for this Python"),
+        (
+            "/a/_codec.abi3.so: undefined symbol: PyThing",
+            "does not load: undefined symbol: PyThing",
+        ),
+    ],
+)
+def test_without_the_module_in_c(raised: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``auto`` says why it is Python, ``c`` how to build it, and neither where anything lies."""
+
+    class Finder:
+        def find_spec(self, name: str, *more: Any) -> None:
+            if name == "wmrt.core._codec":
+                raise ImportError(raised)
+
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "wmrt.core._codec", raising=False)
     monkeypatch.delattr("wmrt.core._codec", raising=False)
     chosen._made.cache_clear()
     try:
         monkeypatch.setenv(VARIABLE, "auto")
         requested, resolved, reason = chosen.codec().choice
-        assert (requested, resolved) == ("auto", "python") and "not built" in reason
+        assert (requested, resolved) == ("auto", "python") and said in reason
         monkeypatch.setenv(VARIABLE, "c")
-        with pytest.raises(UnsupportedError, match=r"not built.*apt install gcc python3-dev"):
+        with pytest.raises(UnsupportedError, match=r"apt install gcc python3-dev") as refused:
             chosen.codec()
+        assert said in str(refused.value) and "/" not in str(refused.value) + reason
     finally:
         chosen._made.cache_clear()
 

@@ -110,7 +110,10 @@ def load() -> tuple[ModuleType | None, str]:
     try:
         from wmrt.core import _codec
     except ImportError as error:
-        return None, f"the codec in C is not built for this Python ({error})"
+        _, damaged, why = str(error).partition(".so: ")  # before it stands a path of this machine
+        if damaged:
+            return None, f"the codec in C does not load: {why}"
+        return None, "the codec in C is not built for this Python"
     return _codec, ""
 
 
