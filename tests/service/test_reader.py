@@ -90,8 +90,12 @@ def test_a_frame_and_what_follows_it(readers: Any, seed: int) -> None:
         assert reader.frame(first + first, end, len(data)) == (seen, 2 * end)
         assert reader.frame(first, 0, len(data) - 1) is None  # too long
         assert all(reader.frame(first[:cut], 0, 1 << 17) is None for cut in range(len(first)))
-        unmasked = b"\x82" + bytes([len(data)]) + data
-        assert reader.frame(unmasked, 0, 1 << 17) is None  # no client's
+        head = b"\x82\x7e" + len(data).to_bytes(
+            2, "big"
+        )  # no client's, and its key would be itself
+        unmasked = bytes(byte ^ head[i % 4] for i, byte in enumerate(data))
+        assert reader.frame(head + unmasked, 0, 1 << 17) is None
+        assert reader.frame(b"\x82\xfe" + head[2:] + bytes(4) + data, 0, 1 << 17) is not None
 
 
 @pytest.mark.parametrize("name", ARMS)
