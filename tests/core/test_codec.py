@@ -288,6 +288,8 @@ def calls(seed: int) -> dict[str, Callable[[], Any]]:
     message, answer = both.native.write(head), acted(rng)
     packed, framed = answers.pack(answer), answers.frame(answer)
     sent = native.masked(message)
+    body = len(message) - layout.bytes
+    other = message[:body] + b"\xff\xff" + message[body + 2 :]
     long = observed(rng)._replace(robot="x" * 65, state=head.state)
     return {
         "write": lambda: both.native.write(head),
@@ -295,6 +297,7 @@ def calls(seed: int) -> dict[str, Callable[[], Any]]:
         "read": lambda: both.native.read(message),
         "read, refused": lambda: outcome(both.native.read, message[:-1]),
         "read, no name": lambda: outcome(both.native.read, message[:41] + b"\xff" + message[42:]),
+        "read, another schema": lambda: outcome(both.native.read, other),
         "take": lambda: both.native.take(sent, 0, 10_000),
         "take, none": lambda: both.native.take(sent[:-1], 0, 10_000),
         "pack": lambda: answers.pack(answer),
@@ -333,7 +336,8 @@ def test_nothing_is_left_behind(name: str, seed: int) -> None:
         grown = [after - first for after, first in zip(used(), before, strict=True)]
     finally:
         tracemalloc.stop()
-    assert grown[0] < 10_000 and max(grown[1:]) < 50, grown
+    # The smallest object has 24 bytes; other threads of the process may take a little, too.
+    assert grown[0] < 8 * count and max(grown[1:]) < count // 10, grown
 
 
 def test_one_that_its_own_reader_holds_is_collected() -> None:
