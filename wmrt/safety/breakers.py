@@ -89,7 +89,7 @@ class Breakers:
         """Open a step at ``now_ns`` (monotonic nanoseconds)."""
         now_ns, machine = int(now_ns), self._machine
         dt = self._envelope.begin(now_ns)
-        machine.begin(now_ns, dt if dt > 0 else 0)
+        machine.begin(now_ns, max(dt, 0))
         self._before = machine.state
         if dt < 0:
             machine.fire(Cause.CLOCK, Finding("", "backwards", dt, 0))

@@ -60,8 +60,7 @@ class Machine:
         self.now_ns = now_ns
         self._time += elapsed_ns
         self.step += 1
-        if self.tripped:
-            self.tripped.clear()
+        self.tripped.clear()
 
     def fire(self, cause: Cause, finding: Finding = _NOTHING) -> None:
         """Something happened: count it, move, note it. Follow-up causes fire from here too."""
