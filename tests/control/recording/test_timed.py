@@ -70,7 +70,7 @@ def late_drive(path: Path) -> list[tuple[list[float], Any, str]]:
         controller = TimedController(policy, PERIOD, 1.0, recorder=recorder)
 
         def decided(action: Any, outcome: Any) -> None:
-            sent.append((action.tolist(), outcome, threading.current_thread().name))
+            sent.append((list(action), outcome, threading.current_thread().name))
 
         def step(number: int, obs: Any) -> None:
             rest = controller.start(obs, None, decided)
