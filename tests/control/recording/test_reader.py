@@ -16,6 +16,8 @@ from wmrt.control.recording.topics import HEAD, STEPS
 from wmrt.core.errors import RecordingError
 
 HEAD_OF_ONE = {"format": "1", "recording": "r"}
+#: What MCAP has for a chunk.
+CHUNK = 6
 
 
 def written(path: Path, parts: int = 1, steps: int = 20) -> Path:
@@ -69,6 +71,27 @@ def test_a_file_with_a_wrong_byte_never_gives_another_message(seed: int, tmp_pat
             continue
         assert all(item in wanted for item in read)
     assert refused > 60  # about a third of the bytes are data: 105 of 300, give or take 8
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_a_chunk_that_is_taken_for_something_else_hides_no_message(
+    bit: int, tmp_path: Path
+) -> None:
+    """The first one, which names the channels."""
+    original = written(tmp_path / "a.mcap")
+    data, wanted = bytearray(original.read_bytes()), list(Recording(original).items())
+    at = 8  # after the magic; each record begins with its kind and its length
+    while data[at] != CHUNK:
+        at += 9 + int.from_bytes(data[at + 1 : at + 9], "little")
+    data[at] ^= 1 << bit
+    original.write_bytes(data)
+    recording = Recording(original)
+    try:
+        assert all(item in wanted for item in recording.items())
+    except RecordingError as error:
+        assert "damaged" in str(error)
+    else:
+        assert recording.end is None  # which says that there may have been more
 
 
 def test_parts_are_read_in_order(tmp_path: Path) -> None:

@@ -79,7 +79,9 @@ class Recording:
             if kind == "Channel":
                 topics[record.id] = record.topic
             elif kind == "Message":
-                yield Item(topics.get(record.channel_id, ""), _message(path, record.data))
+                if record.channel_id not in topics:  # it was named in what a wrong byte has hidden
+                    raise RecordingError(f"{path} is damaged: a message of no channel that it has")
+                yield Item(topics[record.channel_id], _message(path, record.data))
             elif kind == "Metadata" and record.name == END:
                 self.end = dict(record.metadata)
 
