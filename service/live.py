@@ -23,16 +23,9 @@ from wmrt.service.messages import dumps, schema_json
 from wmrt.service.places import Place
 from wmrt.service.plain import plain
 from wmrt.service.readings import Readings
-from wmrt.service.records import (
-    FETCHED,
-    SLOT,
-    SLOTS,
-    SOURCES,
-    STATES,
-    Record,
-    acted_brief,
-)
+from wmrt.service.records import FETCHED, SLOT, SLOTS, Record, acted_brief
 from wmrt.service.refusals import Refusal
+from wmrt.service.slots import SOURCES, STATES
 
 #: Refusals of the process that are kept.
 REFUSALS = 100
@@ -147,7 +140,7 @@ class Live:
             cursor.slot = slots[-1].index + 1
             return told
         # The last one may still grow, so it is told again.
-        cursor.slot, cursor.steps = record.next_slot - 1, record.steps
+        cursor.slot, cursor.steps = record.slots.begun - 1, record.steps
         suspects = record.suspects(self._host.crew.period)
         seen = None if place is None else place.seen
         return told | {

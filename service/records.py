@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from wmrt.core.wire import Acted
 from wmrt.safety import Cause, Event
 from wmrt.service.desk import Desk
 from wmrt.service.plain import plain
+from wmrt.service.slots import Slot, Slots, short
 from wmrt.service.window import Window
 
 #: Seconds of a slot, and slots kept of each robot: a minute at least. So many of them go into one
@@ -23,66 +22,6 @@ SLOT, SLOTS, TOLD = 0.05, 1200, 50
 EVENTS, NOTES, FETCHED = 100, 40, 512
 #: Seconds over which steps are counted for their rate, and for which a surprise is shown.
 RECENT = 2.0
-#: From what is best to what most deserves a look; of a slot, the last of these is shown.
-SOURCES = ("policy", "clamped", "planned", "consensus", "blocked", "fallback")
-STATES = ("closed", "degraded", "half_open", "open", "latched")
-_SOURCE = {name: rank for rank, name in enumerate(SOURCES)}
-_STATE = {name: rank for rank, name in enumerate(STATES)}
-
-
-@dataclass(slots=True)
-class Slot:
-    """Some steps that came soon after each other.
-
-    Attributes:
-        at_ns: of the first one's answer, monotonic. act_ns: of the longest step.
-        source, breakers: the most remarkable of them. tripped: levels, as bits.
-        low, high, last: of each actuator, normalised.
-    """
-
-    index: int
-    at_ns: int
-    act_ns: int
-    late: int
-    source: str
-    breakers: str
-    tripped: int
-    low: list[float]
-    high: list[float]
-    last: tuple[float, ...]
-    steps: int = 1
-
-    def add(self, answer: Acted) -> None:
-        self.steps += 1
-        self.late += answer.late
-        if answer.act_ns > self.act_ns:
-            self.act_ns = answer.act_ns
-        if answer.source != self.source and _beyond(_SOURCE, answer.source, self.source):
-            self.source = answer.source
-        if answer.breakers != self.breakers and _beyond(_STATE, answer.breakers, self.breakers):
-            self.breakers = answer.breakers
-        self.tripped |= _bits(answer.tripped)
-        self.last = answer.action
-        for i, value in enumerate(answer.action):
-            if value < self.low[i]:
-                self.low[i] = value
-            elif value > self.high[i]:
-                self.high[i] = value
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "i": self.index,
-            "at_ms": self.at_ns / 1e6,
-            "steps": self.steps,
-            "act_ms": self.act_ns / 1e6,
-            "late": self.late,
-            "source": self.source,
-            "breakers": self.breakers,
-            "tripped": [level for level in range(8) if self.tripped >> level & 1],
-            "low": short(self.low),
-            "high": short(self.high),
-            "last": short(self.last),
-        }
 
 
 class Record:
@@ -90,8 +29,8 @@ class Record:
 
     def __init__(self) -> None:
         self.window = Window()
-        self.slots: deque[Slot] = deque(maxlen=SLOTS)
-        self.steps = self.late = self.next_slot = 0
+        self.slots = Slots(SLOTS, 0)
+        self.steps = self.late = 0
         self.last: Acted | None = None
         self.at_ns = 0
         self._events: deque[tuple[int, Event]] = deque(maxlen=EVENTS)
@@ -107,32 +46,23 @@ class Record:
         self.late += answer.late
         self.last, self.at_ns = answer, now_ns
         slots = self.slots
-        if slots and now_ns - slots[-1].at_ns < SLOT * 1e9:
-            slots[-1].add(answer)
-            return
-        action = answer.action
-        slots.append(
-            Slot(
-                self.next_slot, now_ns, answer.act_ns, int(answer.late), answer.source,
-                answer.breakers, _bits(answer.tripped), list(action), list(action), action,
-            )
-        )  # fmt: skip
-        self.next_slot += 1
+        if len(answer.action) != slots.actuators:  # the first one, or another controller's
+            self.slots = slots = Slots(SLOTS, len(answer.action), slots.begun)
+        newest = slots.newest_ns()
+        if newest is not None and now_ns - newest < SLOT * 1e9:
+            slots.add(answer)
+        else:
+            slots.begin(answer, now_ns)
 
     def rate_hz(self, now_ns: int) -> float:
         """Steps a second, lately."""
-        count = 0
-        for slot in reversed(self.slots):
-            if now_ns - slot.at_ns > RECENT * 1e9:
-                break
-            count += slot.steps
-        return count / RECENT
+        return self.slots.steps_since(now_ns - round(RECENT * 1e9)) / RECENT
 
     def since(self, index: int) -> tuple[list[Slot], bool]:
         """The first `TOLD` slots from number ``index`` on, and whether there are more."""
-        start = max(0, index - self.slots[0].index) if self.slots else 0
-        found = list(islice(self.slots, start, start + TOLD))
-        return found, start + len(found) < len(self.slots)
+        start = max(index, self.slots.oldest)
+        end = min(start + TOLD, self.slots.begun)
+        return [self.slots.read(at) for at in range(start, end)], end < self.slots.begun
 
     def take(self, total: int, events: Sequence[Event]) -> None:
         """Keep events, the last ones of ``total``."""
@@ -187,19 +117,3 @@ def acted_brief(answer: Acted) -> dict[str, Any]:
         "policy_ms": None if policy is None else policy / 1e6,
         "act_ms": answer.act_ns / 1e6,
     }
-
-
-def _beyond(ranks: dict[str, int], name: str, other: str) -> bool:
-    return ranks.get(name, len(ranks)) > ranks.get(other, len(ranks))
-
-
-def _bits(levels: tuple[int, ...]) -> int:
-    bits = 0
-    for level in levels:
-        bits |= 1 << level
-    return bits
-
-
-def short(values: tuple[float, ...] | list[float]) -> list[float]:
-    """More digits than a float32 holds would only be sent for nothing."""
-    return [round(value, 6) for value in values]

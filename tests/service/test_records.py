@@ -17,8 +17,6 @@ from wmrt.service.records import (
     RECENT,
     SLOT,
     SLOTS,
-    SOURCES,
-    STATES,
     TOLD,
     Record,
     acted_brief,
@@ -63,31 +61,17 @@ def test_a_slot_tells_the_most_remarkable_of_its_steps() -> None:
     assert acted_brief(record.last or acted())["step"] == 4
 
 
-@pytest.mark.parametrize(("names", "key"), [(SOURCES, "source"), (STATES, "breakers")])
-def test_the_last_of_the_names_wins(names: tuple[str, ...], key: str, seed: int) -> None:
-    order = list(names)
-    random.Random(seed).shuffle(order)
-    record = Record()
-    for step, name in enumerate(order):
-        record.add(acted(step, **{key: name}), step)
-    assert [slot.to_json()[key] for slot in record.slots] == [names[-1]]
-
-
-def test_the_names_are_all_there_are() -> None:
-    assert set(STATES) == {state.value for state in State}
-
-
 def test_it_forgets_what_is_long_ago() -> None:
     record = Record()
     for step in range(SLOTS + 50):
         record.add(acted(step), step * SLOT_NS)
-    assert len(record.slots) == SLOTS and record.slots[0].index == 50
+    assert len(record.slots) == SLOTS and record.slots.oldest == 50
     told, more = [], True
     while more:
         found, more = record.since(told[-1].index + 1 if told else 0)
         assert len(found) <= TOLD
         told += found
-    assert told == list(record.slots) and record.since(SLOTS + 49) == ([record.slots[-1]], False)
+    assert told == list(record.slots) and record.since(SLOTS + 49) == (told[-1:], False)
     now = (SLOTS + 49) * SLOT_NS
     assert record.rate_hz(now) == pytest.approx(1 / SLOT, rel=0.03)
     assert record.rate_hz(now + round(RECENT * 1e9) + 1) == 0
