@@ -22,6 +22,7 @@ from tests.core.heaps import heaps
 from tests.service.doubles import Running, service, until
 from tests.service.test_protocols import dialled, upgraded
 from tools.wire import frame
+from wmrt.core.wire import Acted
 from wmrt.service import peer
 from wmrt.service.worker import IO_THREADS
 
@@ -127,7 +128,11 @@ def test_a_message_takes_little_memory(tmp_path: Path, websocket: str) -> None:
     """While it is read, too: a step took 270 KB for a moment, which left holes."""
     with service(tmp_path, websocket=websocket) as running, running.raw() as raw:
         raw.open()
+        counted: list[Acted] = []
+        running.host.acted.append(counted.append)
         raw.acted(0)
+        until(lambda: counted)  # what is kept of a robot is made with its first step
+        running.host.acted.remove(counted.append)
         tracemalloc.start()
         try:
             raw.acted(1)
