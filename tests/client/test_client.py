@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.client.support import QUICK, held
-from tests.core.codecs import WAYS, arm
+from tests.core.codecs import MOSTLY, arm
 from tests.house.tree import ROOT
 from tests.service.doubles import service, until
 from tests.service.raw import state
@@ -20,7 +20,7 @@ from wmrt.client import connect
 from wmrt.core.errors import DeadlineError, ServiceError
 
 
-@pytest.fixture(params=WAYS, autouse=True)
+@pytest.fixture(params=MOSTLY, autouse=True)
 def codec(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What makes and reads the messages: all of it holds for both."""
     arm(request.param, monkeypatch)

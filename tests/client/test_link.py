@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.client.support import QUICK, held
-from tests.core.codecs import WAYS, arm
+from tests.core.codecs import MOSTLY, arm
 from tests.service.doubles import CanarySeat, Running, service
 from tests.service.raw import state
 from tools import faults_tls
@@ -27,7 +27,7 @@ from wmrt.core.errors import DeadlineError, ServiceError, UsageError
 from wmrt.service.settings import ServeSettings
 
 
-@pytest.fixture(params=WAYS, autouse=True)
+@pytest.fixture(params=MOSTLY, autouse=True)
 def codec(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What makes and reads the messages: all of it holds for both."""
     arm(request.param, monkeypatch)

@@ -14,6 +14,8 @@ from wmrt.core.wire_state import StateLayout
 ARMS = ("c", "python")
 #: Of tests that are worth running where there is no C, too.
 WAYS = ("auto", "python")
+#: The same, of tests to which the messages' bytes are little: the second in `make test-full`.
+MOSTLY = ("auto", pytest.param("python", marks=pytest.mark.full))
 
 
 def require_native() -> Any:

@@ -14,7 +14,7 @@ import httpx
 import msgspec
 import pytest
 
-from tests.core.codecs import arm
+from tests.core.codecs import MOSTLY, arm
 from tests.service.doubles import CanarySeat, Running, service, until
 from tests.service.raw import state
 from wmrt.client.address import Address
@@ -23,7 +23,7 @@ from wmrt.core.errors import ServiceError
 from wmrt.core.wire import MSGPACK, VERSION, Acted, pack_observed
 
 
-@pytest.fixture(params=["auto", pytest.param("python", marks=pytest.mark.full)], autouse=True)
+@pytest.fixture(params=MOSTLY, autouse=True)
 def codec(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What makes and reads the messages: all of it holds for both."""
     arm(request.param, monkeypatch)
