@@ -273,7 +273,8 @@ def test_running_leaves_no_copy_of_the_weight(name: str, seed: int) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps: Linux only")
 @pytest.mark.parametrize("name", ["bf16", "nvfp4", "w4a8"])
 def test_the_process_holds_no_copy_of_the_weight(name: str, seed: int) -> None:
-    # 64 MiB in float32. A slice and its indices are 3 MiB, of which the allocator may keep some.
+    # 64 MiB in float32, 9 MiB packed in 4 bits. A slice and its indices are 3 MiB, of which the
+    # allocator may keep some: 5 MiB were seen once in a process of many tests.
     linear, x = layer(seed, 4096, 4096).pack(name), inputs(seed, 1, 4096)
     with torch.inference_mode():
         linear(x)
@@ -281,6 +282,6 @@ def test_the_process_holds_no_copy_of_the_weight(name: str, seed: int) -> None:
         for _ in range(3):
             linear(x)
         grown = measure_resident().since(before).bytes
-    assert grown is not None and grown < 4 << 20
+    assert grown is not None and grown < 8 << 20
     assert isinstance(linear.weight if name == "bf16" else linear.quantized(),
                       (nn.Parameter, QuantizedTensor))  # fmt: skip
