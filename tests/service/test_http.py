@@ -55,13 +55,6 @@ def running(tmp_path: Path) -> Iterator[Running]:
         yield one
 
 
-@pytest.fixture
-def http(running: Running) -> Iterator[httpx.Client]:
-    headers = {"Authorization": f"Bearer {TOKEN}"}
-    with httpx.Client(base_url=running.tcp, headers=headers, trust_env=False) as client:
-        yield client
-
-
 def test_a_control_step(http: httpx.Client) -> None:
     own = opened(http)
     assert own["memory"] == "fresh" and own["period"] == 0.01

@@ -29,13 +29,6 @@ def running(tmp_path: Path) -> Iterator[Running]:
         yield one
 
 
-@pytest.fixture
-def http(running: Running) -> Iterator[httpx.Client]:
-    headers = {"Authorization": f"Bearer {TOKEN}"}
-    with httpx.Client(base_url=running.tcp, headers=headers, trust_env=False) as client:
-        yield client
-
-
 def test_a_request_that_was_sent_here_for_another_robot_is_refused(
     http: httpx.Client, running: Running
 ) -> None:

@@ -17,7 +17,7 @@ import pytest
 from websockets.protocol import State
 
 from tests.core.codecs import MOSTLY, arm
-from tests.service.doubles import Running, owned, service, takers, until
+from tests.service.doubles import Running, owned, service, until
 from tests.service.raw import Raw, state
 from tests.service.test_direct import CONT, PING, TEXT, frame, own_socket
 from wmrt.core.wire import VERSION, Acted
@@ -31,11 +31,6 @@ PONG = 10
 def codec(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What makes and reads the messages: all of it holds for both."""
     arm(request.param, monkeypatch)
-
-
-@pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    return takers(monkeypatch)
 
 
 @pytest.fixture

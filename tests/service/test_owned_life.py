@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.service.doubles import CanarySeat, Running, owned, protocol, service, takers, until
+from tests.service.doubles import CanarySeat, Running, owned, protocol, service, until
 from tests.service.raw import Raw, state
 from tests.service.test_desk import Hanging
 from tests.service.test_direct import frame, own_socket
@@ -24,11 +24,6 @@ from wmrt.service.crew import Crew
 from wmrt.service.host import Host
 from wmrt.service.refusals import Refusal
 from wmrt.service.settings import ServeSettings
-
-
-@pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    return takers(monkeypatch)
 
 
 @pytest.fixture
