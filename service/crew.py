@@ -80,7 +80,7 @@ class Crew:
 
     def close(self) -> None:
         """End the threads, after what they were given."""
-        for worker in self.workers:
+        for worker in dict.fromkeys(self.workers):
             worker.close()
         if self._gather is not None:
             self._gather.close()

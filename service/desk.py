@@ -18,6 +18,7 @@ from wmrt.safety import Breakers, State
 from wmrt.safety.envelope import Envelope
 from wmrt.service.consensus import opinions_of
 from wmrt.service.doorbell import Doorbell
+from wmrt.service.logs import log
 from wmrt.service.memories import Memory, Standing
 from wmrt.service.placement import alarm_priority, place
 from wmrt.service.refusals import Refusal
@@ -196,7 +197,10 @@ class Desk:
             self._pressed = False
         self._note()
         timing = (skipped, began - job.arrived_ns, took)
-        self._reply(job, self._answer(job, action, outcome, timing))
+        try:
+            self._reply(job, self._answer(job, action, outcome, timing))
+        except Exception:  # a fault of ours must not keep the robot from its next step
+            log.exception("an answer was not handed on", robot=self.robot)
         self._turn.release()
         self._advance()
 
@@ -271,7 +275,10 @@ class Desk:
         )
 
     def remember(self) -> Memory:
-        """The robot's memory now; in the desk's thread."""
+        """The robot's memory now; in the desk's thread. `UsageError` while the policy is at a step
+        that is late: whoever waits for its end here keeps robots from their fallback."""
+        if self.policy.running():
+            raise UsageError("the policy is at a step that is late")
         own = self._standing()
         return Memory(
             *(own.robot, own.session, own.epoch, own.sequence, self.breakers.step),

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 PATIENCE = 2.0
 #: Seconds between two looks for claims, and for what became of one.
 POLL = 0.02
+#: Seconds until the next look after one that failed.
+AGAIN = 1.0
 _log = logging.getLogger("wmrt.service")
 
 
@@ -54,14 +56,15 @@ class Handover:
         """
         try:
             return await self._acquire(robot, session)
-        except WmrtError as error:
+        except (WmrtError, OSError) as error:
             if isinstance(error, Refusal):
                 raise
             self._audit.note("lease_failed", robot=robot, reason=str(error)[:300])
             raise Refusal("not_ready", "the folder of snapshots cannot be used now") from None
 
     async def _acquire(self, robot: str, session: int | None) -> Lease:
-        leases, end, asked = self.leases, time.monotonic() + PATIENCE, False
+        leases, end = self.leases, time.monotonic() + PATIENCE
+        asked: str | None = None  # the owner that knows
         try:
             while True:
                 found = await asyncio.to_thread(leases.read, robot)
@@ -76,14 +79,24 @@ class Handover:
                     by_force = not free and found is not None
                     self._audit.note("took", robot=robot, token=lease.token, by_force=by_force)
                     return lease
-                if not asked:
+                if found is not None and asked != found.owner:
                     await asyncio.to_thread(leases.claim, robot, session)
-                    asked = True
+                    asked, end = found.owner, time.monotonic() + PATIENCE
                 await asyncio.sleep(POLL)
-                self._heed(robot, await asyncio.to_thread(leases.claimed, robot))
+                claim = await asyncio.to_thread(leases.claimed, robot)
+                self._heed(robot, claim)
+                if claim is None:  # another process's word took its place, and is withdrawn
+                    asked = ""
         finally:
-            if asked:
+            if asked is not None:
                 await asyncio.to_thread(leases.withdraw, robot)
+
+    async def release(self, lease: Lease) -> None:
+        """Let a robot go. Where the folder cannot be used that is told: others take it by force."""
+        try:
+            await asyncio.to_thread(self.leases.release, lease)
+        except (WmrtError, OSError) as error:
+            self._audit.note("lease_failed", robot=lease.robot, reason=str(error)[:300])
 
     def _heed(self, robot: str, claim: Claim | None) -> None:
         """Raise what the owner has denied this process's claim with."""
@@ -104,19 +117,24 @@ class Handover:
                     place = registry.places.get(robot)
                     if place is not None and not place.leaving:
                         await self._consider(registry, place)
-            except Exception:  # of one look; the next one comes soon
+            except Exception:  # of one look; a folder that is gone is told once in a while
                 _log.exception("claims could not be answered")
+                await asyncio.sleep(AGAIN)
 
     async def _consider(self, registry: Registry, place: Place) -> None:
         robot = place.session.robot
         claim = await asyncio.to_thread(self.leases.claimed, robot)
         if claim is None or claim.denied is not None or claim.by == self.leases.owner:
             return
+        if not await asyncio.to_thread(self.leases.is_alive, claim.by):
+            # It would have the robot sent away again and again.
+            await asyncio.to_thread(self.leases.withdraw, robot, claim.by)
+            return
         denied = self._objection(place.session, claim.session)
         if denied is None and not await registry.keep(place):
-            denied = (
-                "not_ready"  # a disk that takes nothing: here the robot goes on, there it cannot
-            )
+            denied = "not_ready"  # a disk that takes nothing: here the robot goes on
+        if place.leaving:  # it was lost, or has given its place away, meanwhile
+            return
         if denied is None:
             await registry.leave(place)
             self._audit.note("handed_over", robot=robot, to=claim.by)

@@ -39,7 +39,7 @@ def dying(host: Host) -> list[str]:
         for name, place in sorted(host.registry.places.items())
         if (seconds := place.desk.policy.running()) > limit
     ]
-    oldest = host.oldest_job()
+    oldest = host.outbox.oldest()
     waits = 0.0 if oldest is None else (time.perf_counter_ns() - oldest.arrived_ns) * 1e-9
     if oldest is not None and waits > limit and not found:
         found.append(f"robot {oldest.observed.robot} has waited {waits:.0f} s for an answer")

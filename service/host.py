@@ -10,7 +10,8 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from concurrent.futures import Future
+from typing import Any
 
 from wmrt.core.wire import NAME_BYTES, Acted, Observed
 from wmrt.service import health
@@ -21,7 +22,7 @@ from wmrt.service.desk import Job
 from wmrt.service.logs import log
 from wmrt.service.meter import Meter
 from wmrt.service.outbox import Outbox
-from wmrt.service.places import Opened, Place
+from wmrt.service.places import Opened, Place, finished
 from wmrt.service.pulse import Pulse
 from wmrt.service.refusals import Refusal
 from wmrt.service.registry import Registry
@@ -32,7 +33,8 @@ from wmrt.service.telemetry import Telemetry
 from wmrt.service.worker import start_io_threads
 
 Done = Callable[[Acted | Refusal], None]
-T = TypeVar("T")
+#: Seconds that a robot has to be kept in when the service stops.
+PUT_AWAY = 5.0
 
 
 class Host:
@@ -119,10 +121,6 @@ class Host:
     def warnings(self) -> list[str]:
         """What somebody should look at, although robots are served."""
         return health.warnings(self)
-
-    def oldest_job(self) -> Job | None:
-        """The observation that has waited longest for its answer."""
-        return min(list(self.outbox.jobs), key=lambda job: job.arrived_ns, default=None)
 
     def require_serving(self) -> None:
         """Raise `Refusal` while warming up or stopping."""
@@ -245,10 +243,12 @@ class Host:
         Raises:
             Refusal: by name.
         """
-        return await self.restart(self.end_episode(robot, session, measured), measured)
+        return await self.restart(*self.end_episode(robot, session, measured))
 
-    def end_episode(self, robot: str, session: int, measured: Sequence[float] | None) -> Place:
-        """The part of `reset` that does not wait: from here on, what is in work is discarded."""
+    def end_episode(
+        self, robot: str, session: int, measured: Sequence[float] | None
+    ) -> tuple[Place, Future[None]]:
+        """The part of `reset` that does not wait: what is in work is discarded from here on."""
         self.require_serving()
         place = self.registry.place(robot)
         place.session.require(session)
@@ -256,13 +256,13 @@ class Host:
         with place.entering:
             place.session.epoch += 1
             place.desk.epoch = place.session.epoch
-        return place
+            return place, place.desk.call(lambda: place.desk.reset(measured))
 
-    async def restart(self, place: Place, measured: Sequence[float] | None) -> Opened:
+    async def restart(self, place: Place, resetting: Future[None]) -> Opened:
         """The part of `reset` that waits for a step."""
         own = place.session
         with self.telemetry.span("reset", robot=own.robot, epoch=own.epoch):
-            await self.registry.in_thread(place, lambda: place.desk.reset(measured))
+            await finished(resetting)
         if self.registry.handover is not None:  # whoever restores it must not go on before this
             await self.registry.keep(place)
         return Opened(own, "fresh", True, own.sequence)
@@ -287,12 +287,14 @@ class Host:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        why = Refusal("draining", "the service is stopping; connect again, or elsewhere")
-        for place in list(self.registry.places.values()):
-            try:
-                await self.registry.put_away(place, why)
-            except Exception:  # of one robot; the others are kept all the same
-                log.exception("a robot was not put away", robot=place.session.robot)
+        await asyncio.gather(*map(self._put_away, list(self.registry.places.values())))
         await asyncio.to_thread(self.crew.close)
         self.registry.close()
         self.audit.note("stopped", refusals={k: n for k, n in self.counts.items() if n})
+
+    async def _put_away(self, place: Place) -> None:
+        why = Refusal("draining", "the service is stopping; connect again, or elsewhere")
+        try:
+            await asyncio.wait_for(self.registry.put_away(place, why), PUT_AWAY)
+        except Exception:  # of one robot, such as one whose policy hangs; the others are kept
+            log.exception("a robot was not put away", robot=place.session.robot)

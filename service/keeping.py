@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 
 from wmrt.core.errors import CheckpointError, WmrtError
@@ -12,13 +13,16 @@ from wmrt.safety import State
 from wmrt.service.audit import Audit
 from wmrt.service.leases import Lease
 from wmrt.service.logs import log
-from wmrt.service.memories import Found, Standing
+from wmrt.service.memories import Found, Memory, Standing
 from wmrt.service.meter import Meter
 from wmrt.service.places import Place
 from wmrt.service.refusals import Refusal
 from wmrt.service.snapshots import SnapshotStore
 from wmrt.service.standings import Standings
 from wmrt.service.telemetry import Telemetry
+
+#: Seconds for which the end of a step is waited for before a snapshot, and between two looks.
+PATIENCE, LOOK = 1.0, 0.01
 
 
 class Keeper:
@@ -77,7 +81,8 @@ class Keeper:
     async def keep(self, place: Place) -> bool:
         """Write a robot's memory if it has moved on since; True if what is on disk is its last.
 
-        A disk that takes nothing is told in the audit log, and the robot goes on.
+        What goes wrong, such as a disk that takes nothing, is told in the audit log, and the robot
+        goes on.
         """
         desk, session = place.desk, place.session
         if self.store is None:
@@ -88,11 +93,12 @@ class Keeper:
                 return True
             try:
                 with self._telemetry.span("snapshot", robot=session.robot):
-                    call = desk.call(desk.remember)
-                    memory = await asyncio.wrap_future(call)
+                    memory = await _memory(place)
                     await asyncio.to_thread(self.store.write, memory, place.lease)
-            except WmrtError as error:
-                self._audit.note("snapshot_failed", robot=session.robot, reason=str(error))
+            except Exception as error:
+                if not isinstance(error, WmrtError):  # such as a device that has failed
+                    log.exception("a snapshot failed", robot=session.robot)
+                self._audit.note("snapshot_failed", robot=session.robot, reason=str(error)[:300])
                 if isinstance(error, Refusal) and place.lease is not None:
                     self._lost(place.lease)
                 return False
@@ -118,8 +124,14 @@ class Keeper:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._now.wait(), self._every)
             self._now.clear()
+            self._latched &= places.keys()
             for place in list(places.values()):
-                try:
-                    await self.keep(place)
-                except Exception:  # of one robot; the others are kept all the same
-                    log.exception("a snapshot failed", robot=place.session.robot)
+                await self.keep(place)
+
+
+async def _memory(place: Place) -> Memory:
+    """See `Desk.remember`; a step that is late is waited for, but not in a robot's thread."""
+    desk, end = place.desk, time.monotonic() + PATIENCE
+    while desk.policy.running() and time.monotonic() < end:
+        await asyncio.sleep(LOOK)
+    return await asyncio.wrap_future(desk.call(desk.remember))

@@ -153,12 +153,12 @@ class Leases:
         5 us, its bytes compared; to read the JSON takes many times that."""
         try:
             descriptor = os.open(self._record(lease.robot), os.O_RDONLY)
-        except OSError:  # somebody has removed it
+            try:
+                return os.read(descriptor, 4096) == _bytes(Owned(lease.token, self.owner, True))
+            finally:
+                os.close(descriptor)
+        except OSError:  # somebody has removed it, or nobody can tell any more whose it is
             return False
-        try:
-            return os.read(descriptor, 4096) == _bytes(Owned(lease.token, self.owner, True))
-        finally:
-            os.close(descriptor)
 
     @contextlib.contextmanager
     def fenced(self, lease: Lease) -> Iterator[None]:
@@ -228,10 +228,10 @@ class Leases:
         """Say no, with a refusal's name."""
         self._say(robot, claim._replace(denied=name))
 
-    def withdraw(self, robot: str) -> None:
-        """Ask no more."""
+    def withdraw(self, robot: str, by: str | None = None) -> None:
+        """Ask no more; with ``by``, on behalf of a process that is dead."""
         claim = self.claimed(robot)
-        if claim is not None and claim.by == self.owner:
+        if claim is not None and claim.by == (by or self.owner):
             (self._claims / f"{robot}.json").unlink(missing_ok=True)
 
     def _say(self, robot: str, claim: Claim) -> None:

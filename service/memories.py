@@ -114,6 +114,16 @@ def merged(memory: Memory | None, standing: Standing | None, damaged: bool) -> F
     return Found(memory, trouble, epoch)
 
 
+def remembered(found: Found, parted: Trouble | None) -> Found:
+    """The same with what a process knows of the robot's breakers and no disk does."""
+    if parted is None:
+        return found
+    trouble = worst([parted] if found.trouble is None else [parted, found.trouble])
+    breakers, engaged = trouble or (State.CLOSED.value, True)
+    memory = found.memory and found.memory._replace(breakers=breakers, engaged=engaged)
+    return Found(memory, trouble, found.epoch)
+
+
 def _advanced(memory: Memory, standing: Standing) -> Memory | None:
     if standing.epoch > memory.epoch:
         if standing.session != memory.session:  # another client has had the robot since

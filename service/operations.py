@@ -12,7 +12,7 @@ from wmrt.core.wire import VERSION
 from wmrt.service.host import Host
 from wmrt.service.messages import OperatorMessage
 from wmrt.service.meter import LEVELS, Stall
-from wmrt.service.places import Place
+from wmrt.service.places import Place, finished
 from wmrt.service.plain import plain
 from wmrt.service.refusals import Refusal
 
@@ -137,8 +137,8 @@ async def operate(
             host.registry.keeper.soon(place)
         else:
             await host.registry.keep(place)
-    except Refusal as refusal:
-        refused["refused"] = str(refusal)[:300]
+    except Exception as error:  # no line may say that something was done which was not
+        refused["refused"] = str(error)[:300]
         raise
     finally:
         host.audit.note(
@@ -149,13 +149,14 @@ async def operate(
 
 
 async def _operate(host: Host, action: Action, message: OperatorMessage, place: Place) -> None:
-    controller, name = place.desk.controller, message.operator
+    desk, name = place.desk, message.operator
+    controller = desk.controller
     if action in ("estop", "release"):  # never behind a step that runs
-        place.desk.estop(action == "estop")
+        desk.estop(action == "estop")
         place.stop_pressed = action == "estop"
     elif action == "disengage":
-        await host.registry.in_thread(place, controller.disengage)
+        await finished(desk.call(controller.disengage))
     elif action == "engage":
-        await host.registry.in_thread(place, lambda: controller.engage(name, message.measured))
+        await finished(desk.call(lambda: controller.engage(name, message.measured)))
     else:
-        await host.registry.in_thread(place, lambda: controller.reset_latch(name))
+        await finished(desk.call(lambda: controller.reset_latch(name)))

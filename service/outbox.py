@@ -61,6 +61,10 @@ class Outbox:
             self.jobs.add(job)
             self.idle.clear()
 
+    def oldest(self) -> Job | None:
+        """The observation that has waited longest for its answer."""
+        return min(list(self.jobs), key=lambda job: job.arrived_ns, default=None)
+
     def refuse(self, refusal: Refusal) -> None:
         """See `Host.refuse`."""
         if self._meter.refused(refusal):

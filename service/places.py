@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from wmrt.core.errors import SafetyError
 from wmrt.core.wire import Observed
 from wmrt.safety import State
 from wmrt.service.consensus import give_back
@@ -17,6 +19,8 @@ from wmrt.service.memories import Memory, Trouble
 from wmrt.service.meter import RobotMeter
 from wmrt.service.refusals import Refusal
 from wmrt.service.sessions import Session
+
+T = TypeVar("T")
 
 
 class Seen(NamedTuple):
@@ -95,6 +99,14 @@ def trouble(desk: Desk) -> Trouble | None:
     if state is State.CLOSED and desk.breakers.engaged:
         return None
     return Trouble(state.value, desk.breakers.engaged)
+
+
+async def finished(call: Future[T]) -> T:
+    """What a call in a robot's thread has returned; what the breakers refuse is a `Refusal`."""
+    try:
+        return await asyncio.wrap_future(call)
+    except SafetyError as error:
+        raise Refusal("refused", str(error)) from None
 
 
 def begin(

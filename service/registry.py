@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
-from wmrt.core.errors import SafetyError
 from wmrt.service.audit import Audit
 from wmrt.service.crew import Crew
 from wmrt.service.desk import Desk, Reply
 from wmrt.service.handover import Handover
 from wmrt.service.keeping import Keeper
 from wmrt.service.leases import FolderLock, Lease, Leases, moved
-from wmrt.service.memories import Trouble
+from wmrt.service.memories import Trouble, remembered
 from wmrt.service.meter import Meter
-from wmrt.service.places import Opened, Place, begin, expel, full, recall, trouble
+from wmrt.service.places import Opened, Place, begin, expel, finished, full, recall, trouble
 from wmrt.service.refusals import Refusal
 from wmrt.service.sessions import Holder, Session, check_name, unknown
 from wmrt.service.settings import ServeSettings
@@ -71,7 +70,8 @@ class Registry:
         self._crew, self._settings, self._audit = crew, settings, audit
         self._reply, self._meter, self._options = reply, meter, options
         self._free = list(range(len(crew.seats)))[::-1]
-        self._parted: dict[str, Trouble] = {}  # of robots that gave their place away, unkept
+        # Of robots that gave their place away, what no disk says.
+        self._parted: dict[str, Trouble] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._seating = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -167,7 +167,7 @@ class Registry:
             said = f"another client has taken robot {old.robot} over"
             expel(old, Refusal("taken_over", said))
             return Opened(new, "kept", False, -1)
-        await self.in_thread(place, lambda: place.desk.reset(measured, heal=False))
+        await finished(place.desk.call(lambda: place.desk.reset(measured, heal=False)))
         return Opened(new, "fresh", False, -1)
 
     async def _seat(
@@ -180,14 +180,14 @@ class Registry:
         try:
             return await self._seat_ours(robot, session, measured, lease)
         except BaseException:
-            await asyncio.to_thread(self.handover.leases.release, lease)
+            await self.handover.release(lease)
             raise
 
     async def _seat_ours(
         self, robot: str, session: int | None, measured: Sequence[float] | None, lease: Lease | None
     ) -> Opened:
         """The same, once no other process has it."""
-        found = await self.keeper.read(robot)
+        found = remembered(await self.keeper.read(robot), self._parted.get(robot))
         kept = found.memory
         if session is not None and (kept is None or kept.session != session):
             raise unknown(robot)
@@ -196,21 +196,20 @@ class Registry:
         reply = self._reply
         if self.handover is not None and lease is not None:
             reply = self.handover.guarded(lease, reply, partial(self._lost, lease))
-        desk = Desk(
-            *(robot, self._crew.seats[seat], self._settings, self._crew.period),
-            *(self._crew.workers[seat], reply, self._crew.timed, self._crew.owned),
-            options=self._options, stands=self.keeper.stands(lease),
-        )  # fmt: skip
-        new = Session(robot, time.monotonic(), found.epoch + 1)
-        place = Place(seat, desk, new, self._meter.robot(), lease)
         try:
+            desk = Desk(
+                *(robot, self._crew.seats[seat], self._settings, self._crew.period),
+                *(self._crew.workers[seat], reply, self._crew.timed, self._crew.owned),
+                options=self._options, stands=self.keeper.stands(lease),
+            )  # fmt: skip
+            new = Session(robot, time.monotonic(), found.epoch + 1)
+            place = Place(seat, desk, new, self._meter.robot(), lease)
             if session is not None and kept is not None:
-                await self.in_thread(place, lambda: recall(desk, kept))
+                await finished(desk.call(lambda: recall(desk, kept)))
                 new.id, new.epoch, new.sequence = kept.session, kept.epoch, kept.sequence
                 opened = Opened(new, "restored", True, new.sequence)
             else:
-                before = found.trouble or self._parted.get(robot)
-                await self.in_thread(place, lambda: begin(desk, new, measured, before))
+                await finished(desk.call(lambda: begin(desk, new, measured, found.trouble)))
                 opened = Opened(new, "fresh", False, -1)
         except BaseException as error:
             self._free.append(seat)
@@ -231,9 +230,14 @@ class Registry:
             for place in self.places.values()
             if not place.session.held(now, settings.hold)
             and now - place.session.seen >= settings.idle
-            and (len(self._parted) < PARTED or self.store is not None or not trouble(place.desk))
+            and not place.leaving
+            and (len(self._parted) < PARTED or self._on_disk(place) or not trouble(place.desk))
         ]
         return min(gone, key=lambda place: place.session.seen, default=None)
+
+    def _on_disk(self, place: Place) -> bool:
+        """Whether the disk says where a robot's breakers stand."""
+        return self.store is not None and place.session.robot not in self.keeper.unwritten()
 
     async def _take_seat(self) -> int:
         """A free seat, or that of a robot that has been without a client for long enough."""
@@ -252,13 +256,6 @@ class Registry:
         """See `Keeper.keep`."""
         return await self.keeper.keep(place)
 
-    async def in_thread(self, place: Place, do: Callable[[], Any]) -> Any:
-        """``do()`` in the robot's thread, between steps; what wmrt refuses is a `Refusal`."""
-        try:
-            return await asyncio.wrap_future(place.desk.call(do))
-        except SafetyError as error:
-            raise Refusal("refused", str(error)) from None
-
     # To other processes
 
     async def put_away(self, place: Place, why: Refusal) -> None:
@@ -268,16 +265,16 @@ class Registry:
         await self.keep(place)
         await self.keeper.settle()
         if self.handover is not None and place.lease is not None:
-            await asyncio.to_thread(self.handover.leases.release, place.lease)
+            await self.handover.release(place.lease)
         expel(place.session, why)
-        await self.in_thread(place, place.desk.close)
+        await finished(place.desk.call(place.desk.close))
 
     async def leave(self, place: Place) -> None:
         """The same, and give its seat free."""
         robot = place.session.robot
         found = trouble(place.desk)
         await self.put_away(place, moved(robot))
-        if self.store is None and found is not None:
+        if found is not None and not self._on_disk(place):
             self._parted[robot] = found
         if self.places.get(robot) is place:
             del self.places[robot]

@@ -8,6 +8,7 @@ closed by that. So they have a file of their own, for which nobody is asked.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
@@ -60,24 +61,33 @@ class Standings:
         return done.wait(seconds)
 
     def close(self) -> None:
-        """Write what is waiting, and end."""
+        """Write what is waiting, and try once more what the disk would not take; then end."""
         self._queue.put(None)
         self._thread.join(5.0)
 
     def _run(self) -> None:
+        due: float | None = None  # when those that failed are tried again, whatever else comes
         while True:
             try:
-                job = self._queue.get(timeout=AGAIN if self._failed else None)
+                wait = None if due is None else max(0.0, due - time.monotonic())
+                job = self._queue.get(timeout=wait)
             except Empty:
-                for failed in list(self._failed.values()):
-                    self._write(failed)
-                continue
-            if job is None:
-                return
-            if isinstance(job, threading.Event):
-                job.set()
+                due = None
+                self._try_again()
             else:
-                self._write(job)
+                if job is None:
+                    self._try_again()
+                    return
+                if isinstance(job, threading.Event):
+                    job.set()
+                else:
+                    self._write(job)
+            if due is None and self._failed:
+                due = time.monotonic() + AGAIN
+
+    def _try_again(self) -> None:
+        for failed in list(self._failed.values()):
+            self._write(failed)
 
     def _write(self, job: _Job) -> None:
         robot = job.standing.robot

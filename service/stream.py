@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import itertools
 import time
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -103,7 +104,8 @@ class Link:
                 if message["type"] != "websocket.receive":
                     released = message.get("code") == 1000
                     break
-                await self._take(message)
+                if self._out.closing is None:  # else it was told to go meanwhile
+                    await self._take(message)
         except Refusal as refusal:
             self.expel(refusal)
         finally:
@@ -217,10 +219,8 @@ class Link:
             assert self._session is not None  # messages are taken after it is open
             own = self._session.id
             session = own if wanted.session is None else read_session(wanted.session)
-            place = self._host.end_episode(
-                wanted.robot, session, wanted.measured
-            )  # what comes is after it
-            task = asyncio.create_task(self._restart(place, wanted))  # it may wait for a step
+            ended = self._host.end_episode(wanted.robot, session, wanted.measured)
+            task = asyncio.create_task(self._restart(*ended))  # it may wait for a step
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         else:
@@ -231,9 +231,9 @@ class Link:
         if robot != own:
             raise Refusal("malformed", f"this connection is robot {own}'s, not {robot}'s", sequence)
 
-    async def _restart(self, place: Place, wanted: OpenMessage) -> None:
+    async def _restart(self, place: Place, resetting: Future[None]) -> None:
         try:
-            opened = await self._host.restart(place, wanted.measured)
+            opened = await self._host.restart(place, resetting)
         except Refusal as refusal:
             self._out.refuse(refusal)
         else:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -15,6 +16,8 @@ from tests.service.raw import state
 from wmrt.control import Controller, TimedController
 from wmrt.core.wire import Acted
 from wmrt.service.crew import Crew
+from wmrt.service.desk import Job
+from wmrt.service.refusals import Refusal
 from wmrt.service.settings import ServeSettings
 
 
@@ -134,3 +137,28 @@ def test_calls_and_steps_in_a_crowd(running: Running) -> None:
         future.result(10.0)
     assert len(done) == 600 and desk._turn.acquire(timeout=10.0)
     desk._turn.release()
+
+
+def test_an_answer_that_is_not_handed_on_keeps_no_robot_from_its_next_step(
+    running: Running,
+) -> None:
+    """A fault of ours, which is told: the observation counts as one that waits."""
+    raw, outbox = running.raw(), running.host.outbox
+    raw.open()
+    raw.acted(0)
+    desk = running.host.registry.places["r1"].desk
+    whole = desk._reply
+
+    def fails(job: Job, answer: Any) -> None:
+        desk._reply = whole
+        raise RuntimeError("a fault of ours")
+
+    desk._reply = fails
+    raw.say(raw.packed(1))
+    until(lambda: desk._reply is whole)
+    assert raw.acted(2).sequence == 2
+    job = outbox.oldest()
+    assert job is not None and job.observed.sequence == 1
+    refusal = Refusal("internal", "a fault of ours")
+    outbox.loop.call_soon_threadsafe(outbox.finish, job, refusal)
+    assert raw.hear()["error"]["name"] == "internal"
