@@ -47,8 +47,8 @@ def pack_memory(memory: Memory) -> bytes:
 
 
 def unpack_memory(path: Path) -> Memory:
-    """The memory; OSError, ValueError, KeyError, TypeError, RecursionError or SafetensorError for
-    what is none."""
+    """The memory; OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError,
+    SafetensorError or WireError for what is none."""
     with safe_open(path, framework="pt") as file:
         told = json.loads((file.metadata() or {})["wmrt"])
         tensors = {name: file.get_tensor(name) for name in file.keys()}
@@ -78,7 +78,8 @@ def pack_standing(standing: Standing) -> bytes:
 
 
 def unpack_standing(told: Any) -> Standing:
-    """Where they stand; ValueError, KeyError or TypeError for what does not say."""
+    """Where they stand; ValueError, KeyError, TypeError, OverflowError or WireError for what does
+    not say."""
     if told["version"] != STANDING:
         raise ValueError(f"version {told['version']!r}, this wmrt reads {STANDING}")
     epoch, sequence = _counts(told, "epoch", "sequence")

@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 
 from wmrt.core.errors import CheckpointError
 from wmrt.core.files import flush, read_json, remove_leftovers, replacing, require_writable
+from wmrt.core.wire import WireError
 from wmrt.service.leases import Lease, Leases
 from wmrt.service.memories import Found, Memory, Standing, merged
 from wmrt.service.memory_files import (
@@ -24,6 +25,9 @@ from wmrt.service.memory_files import (
     unpack_memory,
     unpack_standing,
 )
+
+#: Of a text that is JSON, and not what it should be.
+_NONE = (ValueError, KeyError, TypeError, OverflowError, WireError)
 
 
 class SnapshotStore:
@@ -112,7 +116,7 @@ class SnapshotStore:
             return None
         try:
             memory = unpack_memory(path)
-        except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
+        except (OSError, RecursionError, SafetensorError, *_NONE) as error:
             said = f"{type(error).__name__}: {error}"[:200]
             raise CheckpointError(f"{path}: no snapshot that can be read: {said}") from None
         if memory.robot != robot:
@@ -131,7 +135,7 @@ class SnapshotStore:
         data = read_json(path)
         try:
             found = unpack_standing(data)
-        except (ValueError, KeyError, TypeError) as error:
+        except _NONE as error:
             said = f"{type(error).__name__}: {error}"[:200]
             raise CheckpointError(f"{path}: not where breakers stand: {said}") from None
         if found.robot != robot:

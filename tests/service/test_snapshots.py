@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from dataclasses import replace
@@ -17,7 +18,7 @@ from tests.service.doubles import CanarySeat, Running, service, until
 from tests.service.raw import Raw, state
 from wmrt.core.errors import CheckpointError, UsageError
 from wmrt.core.types import ActionSpec
-from wmrt.service.memories import Memory
+from wmrt.service.memories import Memory, Standing
 from wmrt.service.seats import ModelSeat
 from wmrt.service.snapshots import SnapshotStore
 
@@ -93,6 +94,7 @@ def test_a_file_that_is_damaged_is_an_error_that_names_it(tmp_path: Path, seed: 
         (rb"half_open", rb"wide_open"),
         (rb"[0.5, -0.25]", rb"[1.5, -0.25]"),
         (rb"\"engaged\": true", rb"\"engaged\": null"),
+        (rb"\"session\": \"0", rb"\"session\": \"z"),
     ],
 )
 def test_a_file_that_says_something_else_is_refused(
@@ -105,6 +107,26 @@ def test_a_file_that_says_something_else_is_refused(
     store.path("r1").write_bytes(whole.replace(old, new))
     with pytest.raises(CheckpointError):
         store.read("r1")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("session", "zz"),
+        ("session", 7),
+        ("last_action", [10**400]),
+        ("breakers", []),
+        ("epoch", 1.0),
+    ],
+)
+def test_where_breakers_stand_is_read_or_an_error(tmp_path: Path, field: str, value: Any) -> None:
+    """A robot whose file is damaged is latched, not refused for good."""
+    store = SnapshotStore(tmp_path)
+    store.write_standing(Standing("r1", 7, 3, 75, (0.25, 0.0), "closed", True))
+    told = json.loads(store.standing_path("r1").read_text())
+    store.standing_path("r1").write_text(json.dumps({**told, field: value}))
+    with pytest.raises(CheckpointError, match=r"r1\.breakers\.json: not where"):
+        store.read_standing("r1")
 
 
 def test_another_robot_s_file_is_refused(tmp_path: Path, seed: int) -> None:
