@@ -42,7 +42,10 @@ class Outgoing:
         self._answer: bytes | str | None = None
         self._texts: deque[str] = deque(maxlen=TEXTS)
         self._wake = asyncio.Event()
-        self._sending = self._owed = False  # a task sends; an answer is on its way to it
+        self._sending = False  # a task does
+        # Answers that could not be sent at once, and those of them that have come here since: each
+        # is counted by one thread alone.
+        self._handed = self._taken = 0
         self.closing: tuple[int, str] | None = None
 
     def done_binary(self, answer: Acted | Refusal) -> None:
@@ -50,8 +53,8 @@ class Outgoing:
         if isinstance(answer, Refusal):
             self.refuse(answer)
             return
-        self._owed = False
         self._answer = self._pack(answer)
+        self._taken += 1  # not before it is seen to wait: a newer one would be sent first
         self._wake.set()
 
     def send_now(self, answer: Acted) -> bool:
@@ -59,9 +62,12 @@ class Outgoing:
         direct = self._direct
         if direct is None:
             return False
-        waits = self._owed or self._sending or self._texts or self._answer is not None
-        self._owed = bool(waits) or not direct.send_now(self._frame(answer))
-        return not self._owed
+        owed = self._handed > self._taken
+        if not (owed or self._sending or self._texts or self._answer is not None):
+            if direct.send_now(self._frame(answer)):
+                return True
+        self._handed += 1
+        return False
 
     def done_text(self, answer: Acted | Refusal) -> None:
         """An answer for a client that speaks JSON."""
