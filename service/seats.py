@@ -45,8 +45,7 @@ class ModelSeat:
 
     def __init__(self, model: WorldModel, put: Callable[[], object] = lambda: None) -> None:
         self._model, self._put = model, put
-        self._lock = threading.Lock()
-        self._thread: int | None = None
+        self._lock, self._own = threading.Lock(), threading.local()  # idents are used again
 
     @property
     def schema(self) -> Any:
@@ -67,9 +66,9 @@ class ModelSeat:
     def step(self, state: Mapping[str, Any], previous_action: Any) -> Any:
         with self._lock:
             # The controller's watchdog has a thread of its own for the policy, with its first step.
-            if threading.get_ident() != self._thread:
+            if not hasattr(self._own, "put"):
                 self._put()
-                self._thread = threading.get_ident()
+                self._own.put = True
             return self._model.step(state, previous_action)
 
     def snapshot(self) -> Snapshot:
