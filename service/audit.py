@@ -7,6 +7,7 @@ says how many were left out.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -24,6 +25,8 @@ from wmrt.service.logs import log
 
 #: Lines a second and event; a burst may have ten times as many.
 RATE = 10.0
+#: Seconds at the end for what is waiting.
+PARTING = 5.0
 _CAPACITY = 4096
 #: What somebody may have to act on.
 _WARN = frozenset(
@@ -80,8 +83,9 @@ class Audit:
 
     def close(self) -> None:
         """Write what is waiting, and end."""
-        self._queue.put(None)
-        self._thread.join(5.0)
+        with contextlib.suppress(Full):  # a disk that hangs must not keep the process
+            self._queue.put(None, timeout=PARTING)
+        self._thread.join(PARTING)
 
     def _write(self) -> None:
         while (line := self._queue.get()) is not None:
@@ -91,9 +95,9 @@ class Audit:
                 continue
             try:
                 self._file.write(self._clean(json.dumps(line, default=str)) + "\n")
-            except OSError as error:
+            except Exception as error:  # a disk that is full, a field that cannot be told
                 self.lost += 1
-                log.warning("an audit line is lost", reason=error.strerror)
+                log.warning("an audit line is lost", reason=str(error)[:300])
         if self._file is not None:
             try:
                 self._file.close()

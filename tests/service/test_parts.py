@@ -185,6 +185,18 @@ def test_a_disk_that_takes_no_line_is_counted(tmp_path: Path) -> None:
         Audit(tmp_path / "no" / "folder")
 
 
+def test_a_line_that_cannot_be_told_ends_no_audit(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    audit = Audit(path)
+    circle: dict[str, Any] = {}
+    circle["self"] = circle
+    audit.note("opened", robot=circle)
+    audit.note("opened", robot="r1")
+    audit.close()
+    assert [json.loads(line)["robot"] for line in path.read_text().splitlines()] == ["r1"]
+    assert audit.lost == 1
+
+
 def test_a_worker_runs_one_thing_after_the_other() -> None:
     worker = Worker("test", -1)
     order: list[int] = []
