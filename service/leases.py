@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wmrt.core.errors import CheckpointError, UsageError
-from wmrt.core.files import read_json, replacing, require_writable
+from wmrt.core.files import flush, read_json, replacing, require_writable
 from wmrt.service.refusals import Refusal
 
 #: Seconds that a robot's lock is waited for. It is held for the length of one snapshot.
@@ -177,6 +177,7 @@ class Leases:
     def _write(self, robot: str, owned: Owned) -> None:
         with replacing(Path(self._record(robot))) as temporary:
             temporary.write_bytes(_bytes(owned))
+            flush(temporary)  # an empty one, after a power cut, would be nobody's for good
 
     @contextlib.contextmanager
     def _locked(self, robot: str) -> Iterator[None]:

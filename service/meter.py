@@ -16,6 +16,7 @@ from typing import NamedTuple
 from wmrt.core.wire import REFUSALS, Acted
 from wmrt.safety import Level
 from wmrt.service.refusals import Refusal
+from wmrt.service.slots import SOURCES
 
 #: Upper bounds of the buckets, seconds: 100 us to 1 s, where control loops live.
 EDGES = (
@@ -24,8 +25,6 @@ EDGES = (
     *(0.01, 0.015, 0.02, 0.03, 0.05, 0.07),
     *(0.1, 0.15, 0.2, 0.3, 0.5, 1.0),
 )
-#: Where an action came from; see `wmrt.safety.Decision`.
-SOURCES = ("policy", "clamped", "consensus", "planned", "blocked", "fallback")
 LEVELS = {int(level): level.name.lower() for level in Level}
 #: What becomes of an observation whose robot is known. The others are in the refusals.
 OUTCOMES = (
@@ -105,7 +104,7 @@ class RobotMeter:
         self.late = self.untold = 0
         self.quiet_until = 0.0
         self.stalls: deque[Stall] = deque(maxlen=STALLS)
-        self.sources = dict.fromkeys(SOURCES, 0)
+        self.sources: Counter[str] = Counter(dict.fromkeys(SOURCES, 0))
         self.trips = dict.fromkeys(LEVELS, 0)
         self.outcomes: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from wmrt.core.wire import Acted
 
-#: From what is best to what most deserves a look; of a slot, the last of these is shown.
+#: Where an action came from, see `wmrt.safety.Decision`, and states of the breakers: from what is
+#: best to what most deserves a look. Of a slot, the last of these is shown.
 SOURCES = ("policy", "clamped", "planned", "consensus", "blocked", "fallback")
 STATES = ("closed", "degraded", "half_open", "open", "latched")
 _SOURCE = {name: rank for rank, name in enumerate(SOURCES)}

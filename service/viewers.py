@@ -51,14 +51,14 @@ class Viewers:
             raise Refusal(
                 "too_many_connections", f"{VIEWERS} look at the robots, which is the limit"
             )
-        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-        if scope["method"] == "HEAD":
-            await send({"type": "http.response.body", "body": b""})
-            return
         self.count += 1
         gone = asyncio.create_task(_gone(receive))
         try:
-            await self._show(robot, gone, send)
+            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            if scope["method"] == "HEAD":
+                await send({"type": "http.response.body", "body": b""})
+            else:
+                await self._show(robot, gone, send)
         except asyncio.TimeoutError:  # it does not read; the server closes what is not completed
             pass
         finally:

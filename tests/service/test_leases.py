@@ -258,3 +258,23 @@ def test_who_is_just_beginning_is_not_taken_for_dead(
     assert len(others) == 2 and first.is_alive(first.owner)
     others[1].close()
     first.close()
+
+
+def test_a_record_is_on_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut there would be an empty one, which is no record, and no process takes."""
+    own, flushed, fsync = Leases(tmp_path), list[int](), os.fsync
+
+    def noting(descriptor: int) -> None:
+        flushed.append(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    lease = own.take("r1", None)
+    assert lease is not None
+    record = tmp_path / ".owners/r1.json"
+    taken = record.stat().st_ino
+    own.release(lease)
+    assert flushed == [taken, record.stat().st_ino]
+    own.close()

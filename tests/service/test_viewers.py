@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -17,6 +18,7 @@ from tests.service.doubles import CanarySeat, Running, service, until
 from tests.service.raw import state
 from wmrt.service import records, viewers
 from wmrt.service.live import Live
+from wmrt.service.refusals import Refusal
 from wmrt.service.viewers import VIEWERS, Viewers
 
 TOKEN, OPERATOR = "client-" + "t" * 16, "operator-" + "o" * 16
@@ -186,6 +188,32 @@ def test_so_many_may_look_and_leave(running: Running) -> None:
     until(lambda: counter(running).count == 0)
     with looking(running) as messages:
         assert next(messages)["kind"] == "hello"
+
+
+def test_viewers_that_come_together_are_counted_before_they_are_answered(
+    running: Running,
+) -> None:
+    host, scope = running.host, {"query_string": b"", "method": "HEAD"}
+
+    async def come() -> list[Any]:
+        own, go = Viewers(host, counter(running)._live), asyncio.Event()
+
+        async def send(message: Any) -> None:
+            await go.wait()
+
+        async def receive() -> Any:
+            await asyncio.sleep(60.0)
+
+        tasks = [asyncio.create_task(own(scope, receive, send)) for _ in range(VIEWERS + 1)]
+        await asyncio.sleep(0)
+        go.set()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert own.count == 0
+        return found
+
+    found = asyncio.run_coroutine_threadsafe(come(), host.outbox.loop).result(20.0)
+    assert found[:-1] == [None] * VIEWERS
+    assert isinstance(found[-1], Refusal) and found[-1].name == "too_many_connections"
 
 
 def test_one_that_does_not_read_holds_nobody_up(
