@@ -121,6 +121,8 @@ class Registry:
             place = self.places.get(robot)
             if place is None:
                 opened = await self._seat(robot, session, measured)
+            elif place.leaving:
+                raise moved(robot)  # its session goes with it as it is
             else:
                 opened = await self._again(place, session, measured)
             place = self.places.get(robot)

@@ -96,3 +96,21 @@ def test_a_full_disk_heals_nobody_who_gave_his_place_away(
         answer = raw.acted(9, state=state(0.5))
         assert (answer.source, answer.breakers) == ("fallback", "latched")
         assert not own._parted  # the desk knows
+
+
+def test_a_robot_that_leaves_takes_its_session_along(tmp_path: Path) -> None:
+    """A client that comes meanwhile neither changes it nor begins another one."""
+    with service(tmp_path, hold=0.01) as running:
+        raw = running.raw()
+        own = raw.open()
+        raw.acted(0)
+        raw.channel.drop()
+        place = running.host.registry.places["r1"]
+        until(lambda: place.session.holder is None)
+        time.sleep(0.05)
+        place.leaving = True
+        for wanted in ({}, {"session": own["session"]}):
+            assert running.raw().open(**wanted)["error"]["name"] == "moved"
+        assert f"{place.session.id:016x}" == own["session"] and place.session.epoch == own["epoch"]
+        place.leaving = False
+        assert running.raw().open(session=own["session"])["memory"] == "kept"
