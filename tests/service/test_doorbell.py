@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.service.doubles import CanarySeat, owned, service, takers, until
+from tests.service.doubles import CanarySeat, owned, service, until
 from wmrt.core.errors import UnsupportedError
 from wmrt.service.crew import Crew
 from wmrt.service.doorbell import Doorbell
@@ -34,11 +34,6 @@ def test_a_process_ends_with_a_thread_that_waits() -> None:
         [sys.executable, "-c", _LEFT_RUNNING], capture_output=True, text=True, timeout=60.0
     )
     assert done.returncode == 0 and done.stderr == ""
-
-
-@pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    return takers(monkeypatch)
 
 
 def test_a_thread_that_spins_lets_the_event_loop_run(tmp_path: Path, taken: Counter[str]) -> None:

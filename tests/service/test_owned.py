@@ -16,7 +16,6 @@ import httpx
 import pytest
 from websockets.protocol import State
 
-from tests.core.codecs import MOSTLY, arm
 from tests.service.doubles import Running, owned, service, until
 from tests.service.raw import Raw, state
 from tests.service.test_direct import CONT, PING, TEXT, frame, own_socket
@@ -26,11 +25,7 @@ from wmrt.service.outbox import UNCOUNTED
 
 PONG = 10
 
-
-@pytest.fixture(params=MOSTLY, autouse=True)
-def codec(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What makes and reads the messages: all of it holds for both."""
-    arm(request.param, monkeypatch)
+pytestmark = pytest.mark.usefixtures("each_codec")
 
 
 @pytest.fixture
