@@ -37,6 +37,7 @@ def test_files(text: str) -> None:
         *("", "http://x", "ws://", "ws://:80", "unix:", "unix:relative", "unix://run/x", "unix:/"),
         *("ws://host:port", "ws://host:0", "ws://host:00", "ws://host:65536", "ws://host:-1"),
         *("ws://[::1", "ws://host:80/v1/other", "ws://host?x=1", "ws://host#x", "ws://me:no@host"),
+        *("ws://" + "x" * 64 + ":80", "ws://a..b:80"),
         *(None, 8420, b"unix:/x"),
     ],
 )

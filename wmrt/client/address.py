@@ -8,6 +8,8 @@ import ssl
 from typing import Any
 from urllib.parse import urlsplit
 
+from wmrt.client.line import left
+from wmrt.client.lookup import Lookup
 from wmrt.core.errors import ServiceError, UsageError
 
 _PATH = "/v1/stream"
@@ -28,6 +30,7 @@ class Address:
                 f"address {self.text[:200]!r}: ws://host:port, wss://host:port or unix:/path, "
                 "ports from 1 to 65535, and nothing after them"
             )
+        self._lookup = Lookup(self.host, self.port)
 
     def _is_file(self, text: str) -> bool:
         """Take ``unix:/path`` or ``unix:///path``; any other name would be another file."""
@@ -43,15 +46,19 @@ class Address:
         try:
             parts = urlsplit(text)
             port = parts.port
-        except ValueError:  # of brackets, or no number
+            (parts.hostname or "").encode("idna")
+        except ValueError:  # of brackets, no number, or a label that no name has
             return False
         self.tls, self.host = parts.scheme == "wss", parts.hostname or ""
         self.port = (443 if self.tls else 80) if port is None else port
         more = "@" in parts.netloc or parts.path not in ("", "/") or parts.query or parts.fragment
         return parts.scheme in ("ws", "wss") and self.host != "" and self.port > 0 and not more
 
-    def socket(self, seconds: float, context: ssl.SSLContext | None) -> socket.socket:
+    def socket(self, end: float, context: ssl.SSLContext | None) -> socket.socket:
         """A connected socket.
+
+        Args:
+            end: `time.monotonic` seconds until which it has to be there.
 
         Raises:
             OSError: it cannot be had in time. ServiceError: its certificate is not accepted.
@@ -59,19 +66,19 @@ class Address:
         if self.path:
             own = socket.socket(socket.AF_UNIX)
             try:
-                own.settimeout(seconds)
+                own.settimeout(left(end))
                 own.connect(self.path)
             except BaseException:
                 own.close()
                 raise
             return own
-        own = socket.create_connection((self.host, self.port), seconds)
-        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return self._wrapped(own, context) if self.tls else own
+        own = self._lookup.connected(end)
+        return self._wrapped(own, context, end) if self.tls else own
 
-    def _wrapped(self, own: Any, context: ssl.SSLContext | None) -> ssl.SSLSocket:
-        context = context or ssl.create_default_context()
+    def _wrapped(self, own: Any, context: ssl.SSLContext | None, end: float) -> ssl.SSLSocket:
         try:
+            context = context or ssl.create_default_context()
+            own.settimeout(left(end))
             return context.wrap_socket(own, server_hostname=self.host)
         except ssl.SSLCertVerificationError as error:
             own.close()
