@@ -101,6 +101,8 @@ def test_requests_that_cannot_be_meant() -> None:
         ("measured", 0.5, "one number for each, got float"),
         ("measured", "00", "one number for each, got str"),
         ("measured", [None, 0.0], "one number for each, got list"),
+        ("measured", [10**400], "one number for each, got list"),
+        ("spin", "1", r"spin='1': seconds, 0 to 1"),
         ("backoff", 0.1, "a wmrt.client.Backoff, got float"),
         ("on_event", "print", r"a function \(name, details\), got str"),
         ("tls", "ca.pem", "an ssl.SSLContext, got str"),

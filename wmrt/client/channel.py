@@ -22,7 +22,7 @@ from websockets.uri import parse_uri
 
 from wmrt.client.address import Address
 from wmrt.client.frames import bounds, is_plain, masked
-from wmrt.client.line import Line, left
+from wmrt.client.line import Line, left, out_of_time
 from wmrt.core.codec import codec
 from wmrt.core.errors import ServiceError
 from wmrt.core.wire import REFUSALS, ROBOT_HEADER
@@ -49,7 +49,8 @@ class Channel:
         spin: seconds, see `wmrt.client.Client`.
 
     Raises:
-        Lost: it cannot be had until then. ServiceError: the service refuses, by name.
+        Lost: it cannot be had. TimeoutError: nor can it be told why, until then. ServiceError: the
+            service refuses, by name.
     """
 
     def __init__(
@@ -73,8 +74,10 @@ class Channel:
         self._payload = None if native is None else native.payload
         self._protocol = ClientProtocol(parse_uri(address.uri), max_size=_MAX)
         try:
-            self._line = Line(address.socket(left(end), context), spin)
+            self._line = Line(address.socket(end, context), spin)
         except OSError as error:
+            if out_of_time(error):
+                raise
             hint = "; without TLS it is at ws://" if isinstance(error, ssl.SSLError) else ""
             raise Lost(f"{address.text}: {error.strerror or error}{hint}") from None
         try:
@@ -155,9 +158,9 @@ class Channel:
         """Take in what comes next; at least one read."""
         try:
             data = self._line.read(end)
-        except TimeoutError:
-            raise
         except OSError as error:
+            if out_of_time(error):
+                raise
             raise self._lost(error.strerror or str(error)) from None
         self.silent = None
         if data and self._known:

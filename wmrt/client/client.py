@@ -14,7 +14,7 @@ from wmrt.client.backoff import Backoff
 from wmrt.client.channel import Channel, Lost
 from wmrt.client.encode import Encoder
 from wmrt.client.given import positions, reading, seconds, sendable
-from wmrt.client.link import PASSING, Link, Target
+from wmrt.client.link import Link, Target
 from wmrt.client.reply import Answer, answer
 from wmrt.client.sent import Sent
 from wmrt.client.spinning import duration
@@ -162,8 +162,10 @@ class Client:
                 raise ServiceError(said, "answer_lost")
             try:
                 channel.send(self._message(sequence, state, captured_ns), end)
-                sent = True
-                acted = self._await(channel, sequence, end)
+                again, sent = sent, True
+                acted = self._link.answer(channel, sequence, end, again)
+                if acted is None:
+                    continue
                 self._returned = max(self._returned, sequence)
                 return answer(acted, time.monotonic_ns() - began)
             except Lost as error:
@@ -185,21 +187,6 @@ class Client:
             captured = reading(captured)
         robot, own, now = link.target.robot, link.session or 0, time.monotonic_ns()
         return self._encoder(Observed(robot, own, link.epoch, sequence, state, captured, now))
-
-    def _await(self, channel: Channel, sequence: int, end: float) -> Acted:
-        """The answer to ``sequence``; `Lost` if it is to be sent again."""
-        while True:
-            acted, refused = self._link.next(channel, end)
-            if acted is not None:
-                if acted.sequence == sequence:
-                    return acted
-                self.counters["late_answers"] += 1
-            elif refused is not None:
-                name, said, about = refused
-                if name in PASSING:
-                    raise Lost(f"{name}: {said}")
-                if about == sequence:
-                    raise ServiceError(said, name)
 
     def send(self, state: Mapping[str, Any], *, captured_ns: int | None = None) -> int:
         """Send an observation and do not wait; its sequence number. For `receive`.

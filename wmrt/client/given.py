@@ -28,7 +28,7 @@ def positions(value: Sequence[float] | None) -> list[float] | None:
         if isinstance(value, (str, bytes)):
             raise TypeError
         return [float(one) for one in value]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         said = f"measured={str(value)[:40]!r}: where the actuators are, one number for each"
         raise UsageError(f"{said}, got {_kind(value)}") from None
 

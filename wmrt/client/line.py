@@ -26,12 +26,12 @@ class Line:
 
     def __init__(self, own: socket.socket, spin: float = 0.0) -> None:
         self._own, self._spin = own, spin
-        self._plain = not isinstance(own, ssl.SSLSocket) and hasattr(select, "poll")
+        self._plain = not isinstance(own, ssl.SSLSocket)
+        self._readable, self._writable = select.poll(), select.poll()
+        self._readable.register(own, select.POLLIN)
+        self._writable.register(own, select.POLLOUT)
         if self._plain:
             own.setblocking(False)
-            self._readable, self._writable = select.poll(), select.poll()
-            self._readable.register(own, select.POLLIN)
-            self._writable.register(own, select.POLLOUT)
 
     def read(self, end: float) -> bytes:
         """What comes next; nothing at the end of the stream.
@@ -75,9 +75,7 @@ class Line:
 
     def readable(self) -> bool:
         """Whether something can be read at once."""
-        if self._plain:
-            return bool(self._readable.poll(0))
-        return bool(select.select([self._own], [], [], 0)[0])
+        return bool(self._readable.poll(0))
 
     def end(self) -> None:
         """There is nothing more to write."""
@@ -85,6 +83,11 @@ class Line:
 
     def close(self) -> None:
         self._own.close()
+
+
+def out_of_time(error: OSError) -> bool:
+    """Whether it is the deadline; with a number it is the peer, which acknowledges nothing."""
+    return isinstance(error, TimeoutError) and error.errno is None
 
 
 def left(end: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import ssl
 import time
 from collections import Counter
@@ -15,6 +16,7 @@ from wmrt.client.address import Address
 from wmrt.client.backoff import Backoff
 from wmrt.client.channel import Channel, Lost, read_object
 from wmrt.client.given import positions, required
+from wmrt.client.line import left
 from wmrt.client.reply import from_json
 from wmrt.core.codec import codec
 from wmrt.core.errors import DeadlineError, ServiceError, UsageError
@@ -82,8 +84,10 @@ class Link:
         self.counters: Counter[str] = Counter()
         self._measured = positions(measured)
         self._channel: Channel | None = None
-        self._retry_at, self._why = 0.0, "not connected yet"
-        self._final: ServiceError | None = None
+        self._retry_at, self._why = 0.0, ""
+        self._final: tuple[str, str] | None = None  # words and name of what ended it for good
+        self._process = os.getpid()
+        self._heard = True  # an answer, since it was connected last
 
     def channel(self, end: float, purpose: str) -> Channel:
         """The connection, made anew if it has to be.
@@ -92,21 +96,28 @@ class Link:
             end: `time.monotonic` seconds until which it has to be there.
 
         Raises:
-            DeadlineError, ServiceError.
+            DeadlineError, ServiceError. UsageError: in another process than the one that made it.
         """
+        if os.getpid() != self._process:  # two that read one socket take each other's answers
+            raise UsageError(
+                f"this client is process {self._process}'s, from which this one was forked; "
+                "make another one here, and close that one first if it is to be the same robot"
+            )
         while self._channel is None:
             if self._final is not None:
-                raise self._final
+                raise ServiceError(*self._final)
             wait = self._retry_at - time.monotonic()
             if wait > 0:
                 time.sleep(max(0.0, min(wait, end - time.monotonic())))
             if time.monotonic() >= end:
-                raise self.missed(f"{purpose}: not connected: {self._why}")
+                raise self.missed(f"{purpose}: not connected: {self._why or 'no time for it'}")
             self.counters["attempts"] += 1
             try:
                 self._channel = self._connect(end)
-            except (Lost, TimeoutError) as error:
-                self._again(str(error) or "no answer in time")
+            except Lost as error:
+                self._again(str(error))
+            except TimeoutError as error:  # what the attempts before it ran into says more
+                self._again(self._why or str(error) or "no answer in time")
             except ServiceError as error:
                 self.counters[error.name] += 1
                 if error.name not in PASSING:
@@ -172,8 +183,7 @@ class Link:
             self.counters["steps_lost"] += max(0, self.answered - self.taken)
         self.counters["connected"] += 1
         self.counters["resumed"] += bool(data["resumed"])
-        self.target.backoff.reset()
-        self.state = "connected"
+        self.state, self._heard = "connected", False
         self.event("connected", memory=data["memory"], resumed=data["resumed"], first=first)
 
     def lost(self, error: Lost) -> None:
@@ -186,7 +196,9 @@ class Link:
         self.event("lost", reason=str(error), code=error.code)
         if error.code in _FINAL and self._final is None:
             name = "taken_over" if error.code == 4409 else "refused"
-            self._final = ServiceError(f"the service ended this session: {error}", name)
+            self._final = f"the service ended this session: {error}", name
+        elif not self._heard:  # it lets in and answers nothing: each time it is asked less often
+            self._retry_at = time.monotonic() + self.target.backoff.wait()
 
     def next(
         self, channel: Channel, end: float
@@ -210,7 +222,34 @@ class Link:
         self.answered = max(self.answered, acted.sequence)
         self.last_action = acted.action
         self.counters["answers"] += 1
+        self._heard = True
+        self.target.backoff.reset()
         return acted
+
+    def answer(self, channel: Channel, sequence: int, end: float, again: bool) -> Acted | None:
+        """The answer to ``sequence``; None if it is to be sent once more over this connection.
+
+        Args:
+            again: it was sent before, and may have been taken then.
+
+        Raises:
+            Lost: it is to be sent over another one. ServiceError: it is refused.
+        """
+        while True:
+            acted, refused = self.next(channel, end)
+            if acted is not None:
+                if acted.sequence == sequence:
+                    return acted
+                self.counters["late_answers"] += 1
+            elif refused is not None:
+                name, said, about = refused
+                if name == "too_fast":  # over another connection it would be as many
+                    time.sleep(min(self.target.backoff.wait(), left(end)))
+                    return None
+                if name in PASSING:
+                    raise Lost(f"{name}: {said}")
+                if about == sequence and not (again and name == "duplicate"):
+                    raise ServiceError(said, name)
 
     def refused(self, data: dict[str, Any]) -> tuple[str, str, int | None] | None:
         """Name, words and sequence of a refusal; None for another message."""
@@ -220,7 +259,7 @@ class Link:
         name, message = str(error.get("name")), str(error.get("message"))
         self.counters[name] += 1
         if name == "taken_over":
-            self._final = ServiceError(message, name)
+            self._final = message, name
         return name, message, data.get("sequence")
 
     def restarted(self, channel: Channel, end: float) -> int:
@@ -250,9 +289,10 @@ class Link:
             self.target.on_event(name, details)
 
     def close(self) -> None:
-        """Say good-bye."""
+        """Say good-bye; a fork of the process that made it only lets go."""
         if self._channel is not None:
-            self._channel.close()
+            own = os.getpid() == self._process
+            (self._channel.close if own else self._channel.drop)()
             self._channel = None
-        self._final = ServiceError("this client is closed", "closed")
+        self._final = "this client is closed", "closed"
         self.state = "closed"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import time
+from numbers import Real
 
 from wmrt.core.errors import UsageError
 
@@ -14,7 +15,7 @@ _NOTHING = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 def duration(value: float) -> float:
     """Seconds to spin, 0 for not at all; `UsageError` for what is none."""
-    if isinstance(value, bool) or not 0 <= value <= 1:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value <= 1:
         raise UsageError(f"spin={value!r}: seconds, 0 to 1")
     return float(value)
 
