@@ -123,3 +123,15 @@ def test_another_schema_s_columns_are_refused(layout: Any) -> None:
 def test_an_instruction_has_no_float32_form() -> None:
     with pytest.raises(SchemaError, match=r"'say' is of kind 'instruction'.*msgpack or JSON"):
         StateLayout(schemas()["an instruction"].to_json())
+
+
+def test_more_columns_than_a_message_counts_are_told() -> None:
+    def of(*sizes: int) -> Any:
+        return {
+            "fields": [{"name": f"v{i}", "kind": "vector", "n": n} for i, n in enumerate(sizes)]
+        }
+
+    assert StateLayout(of(65_000, 535)).size == 65_535
+    for sizes in ((65_536,), (65_000, 536), (2**63 - 1, 2**63 - 1, 7)):
+        with pytest.raises(SchemaError, match=r"columns, of at most 65535.*msgpack or JSON"):
+            StateLayout(of(*sizes))

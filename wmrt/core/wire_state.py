@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 from wmrt.core.errors import SchemaError, StateError
 
 _COUNT = struct.Struct("<H")
+#: At most in a state.
+COLUMNS = 65535
 FLAGS: dict[Any, float] = {
     **{False: 0.0, "false": 0.0, "False": 0.0},
     **{True: 1.0, "true": 1.0, "True": 1.0},
@@ -43,7 +45,8 @@ class StateLayout:
         size: number of columns.
 
     Raises:
-        SchemaError: a schema with an instruction field, or a kind of field that is not known.
+        SchemaError: a schema with an instruction field, a kind of field that is not known, or more
+            columns than a message can count.
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
@@ -61,6 +64,10 @@ class StateLayout:
         self._names = frozenset(field.name for field in fields)
         self._positions = {f.name: {v: float(i) for i, v in enumerate(f.values)} for f in fields}
         self.size = sum(field.size for field in fields)
+        if self.size > COLUMNS:
+            raise SchemaError(
+                f"{self.size} columns, of at most {COLUMNS}; send such states as msgpack or JSON"
+            )
         self._floats = struct.Struct(f"<{self.size}f")
         self._map_bytes = (self.size + 7) // 8
         self.bytes = _COUNT.size + self._map_bytes + self._floats.size

@@ -157,14 +157,22 @@ static PyObject *columns_take(PyObject *own, PyObject *const *given, Py_ssize_t 
   return done == DONE ? Py_BuildValue("Nn", made, found.end) : NULL;
 }
 
-static bool read_field(PyObject *entry, struct field *to) {
-  if (!PyTuple_Check(entry) || !PyArg_ParseTuple(entry, "UlnO!O!", &to->name, &to->kind, &to->size,
-                                                 &PyTuple_Type, &to->values, &PyDict_Type,
-                                                 &to->positions)) {
+/* One field, after `before` columns. */
+static bool read_field(PyObject *entry, Py_ssize_t before, struct field *to) {
+  if (!PyTuple_Check(entry)) {
+    PyErr_SetString(PyExc_TypeError, "fields: tuples");
+    return false;
+  }
+  if (!PyArg_ParseTuple(entry, "UlnO!O!", &to->name, &to->kind, &to->size, &PyTuple_Type, &to->values,
+                        &PyDict_Type, &to->positions)) {
     return false;
   }
   if (to->kind < 0 || to->kind >= KINDS || to->size < 0 || (to->kind != VECTOR && to->size != 1)) {
     PyErr_SetString(PyExc_ValueError, "fields: kind 0 to 3, size 1 but of a vector");
+    return false;
+  }
+  if (to->size > UINT16_MAX - before) {
+    PyErr_SetString(PyExc_ValueError, "fields: more than 65535 columns");
     return false;
   }
   return true;
@@ -178,18 +186,10 @@ static bool read_layout(PyObject *fields, struct layout *to) {
     return false;
   }
   for (Py_ssize_t i = 0; i < to->count; i++) {
-    PyObject *entry = PyTuple_GetItem(fields, i);
-    if (!PyTuple_Check(entry)) {
-      PyErr_SetString(PyExc_TypeError, "fields: tuples");
-    }
-    if (PyErr_Occurred() || !read_field(entry, &to->fields[i])) {
+    if (!read_field(PyTuple_GetItem(fields, i), to->size, &to->fields[i])) {
       return false;
     }
     to->size += to->fields[i].size;
-    if (to->size > UINT16_MAX) {
-      PyErr_SetString(PyExc_ValueError, "fields: more than 65535 columns");
-      return false;
-    }
   }
   to->map = (to->size + 7) / 8;
   to->bytes = 2 + to->map + 4 * to->size;

@@ -40,7 +40,11 @@ PyObject *codec_make(PyObject *type, PyObject **items, Py_ssize_t count) {
   return made;
 }
 
+/* A text; NULL with an exception, also one that stands already: the decoder must not meet that. */
 PyObject *codec_text(const unsigned char *data, Py_ssize_t size) {
+  if (PyErr_Occurred()) {
+    return NULL;
+  }
   return PyUnicode_DecodeUTF8((const char *)data, size, NULL);
 }
 
