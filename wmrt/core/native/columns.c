@@ -163,8 +163,8 @@ static bool read_field(PyObject *entry, Py_ssize_t before, struct field *to) {
     PyErr_SetString(PyExc_TypeError, "fields: tuples");
     return false;
   }
-  if (!PyArg_ParseTuple(entry, "UlnO!O!", &to->name, &to->kind, &to->size, &PyTuple_Type, &to->values,
-                        &PyDict_Type, &to->positions)) {
+  if (!PyArg_ParseTuple(entry, "UlnO!O!", &to->name, &to->kind, &to->size, &PyTuple_Type,
+                        &to->values, &PyDict_Type, &to->positions)) {
     return false;
   }
   if (to->kind < 0 || to->kind >= KINDS || to->size < 0 || (to->kind != VECTOR && to->size != 1)) {
