@@ -208,3 +208,28 @@ def test_every_step_is_answered_once_and_in_order(seed: int) -> None:
     stats = controller.stats()
     assert stats["deadline_misses"] == late and 0 < late
     assert "internal" not in stats["causes"] and stats["record_failures"] == 0
+
+
+@pytest.mark.parametrize("name", ["wmrt-deadline", "wmrt-policy"])
+def test_a_thread_that_cannot_be_had_latches_and_is_tried_again(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a container has a limit of threads; neither `act` nor the next step waits for it."""
+    controller, sent = TimedController(constant(0.5, 0.0), PERIOD, 60.0), Sent()
+    start = threading.Thread.start
+
+    def none(self: threading.Thread) -> None:
+        if self.name == name:
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", none)
+        rest = controller.start(STATE, None, sent)
+        assert rest is not None and not sent.all
+        rest()
+    assert sent.all[0][0] == [0.0, 0.0] and controller.breakers.state is State.LATCHED
+    assert controller.act(STATE).tolist() == [0.0, 0.0]  # and the thread is there
+    assert controller._timed.alarm is not None and controller._timed.alarm._thread is not None
+    assert controller._timed._worker._thread is not None
+    controller.close()

@@ -45,12 +45,14 @@ class Alarm:
         self._thread: threading.Thread | None = None
 
     def arm(self, until: float, what: Any) -> None:
-        """Ring for ``what`` when the timer reads ``until``, instead of what was armed before."""
+        """Ring for ``what`` when the timer reads ``until``, instead of what was armed before.
+        RuntimeError where its thread cannot be started."""
         self._number += 1
         self._armed = (until, what, self._number)
         if self._thread is None and not self._stopped:
-            self._thread = threading.Thread(target=self._run, name="wmrt-deadline", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="wmrt-deadline", daemon=True)
+            thread.start()
+            self._thread = thread  # one that could not be started is tried again
         elif self._wakes_at > until:
             release(self._wake)
 

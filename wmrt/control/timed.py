@@ -142,16 +142,27 @@ class TimedController(Controller):
         except BaseException as caught:  # none is known; this is the last line
             error, asks, between = caught, False, None
         turn.suspend()
-        if not asks:
-            self._pending = step
-            consulted = NOT_ASKED if between is None else between
-            return lambda: self._finish(step, consulted, error)
-        assert state is not None
+        if asks:
+            assert state is not None
+            error = self._put(step, state)
+            if error is None:
+                return None
+        self._pending = step
+        consulted = NOT_ASKED if between is None else between
+        return lambda: self._finish(step, consulted, error)
+
+    def _put(self, step: Step, state: Mapping[str, Any]) -> BaseException | None:
+        """Ask; what has failed if nobody is asked: the first question starts threads, of which
+        there may be no more to be had."""
+        timed = self._timed
         with self._claim:  # so that nobody decides it before it is all here
             self._pending = step
-            if timed.alarm is not None:
-                timed.alarm.arm(self._started + timed._deadline_ns, step)
-            step.replaced = timed.put(state, self._started, _settler(self._own, step))
+            try:
+                if timed.alarm is not None:
+                    timed.alarm.arm(self._started + timed._deadline_ns, step)
+                step.replaced = timed.put(state, self._started, _settler(self._own, step))
+            except BaseException as caught:
+                return caught
         if timed.interrupted and timed.alarm is not None:  # before it was armed
             timed.alarm.ring()
         return None
