@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from asyncio import CancelledError
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,7 +29,7 @@ class Group:
         self.model = SimpleNamespace(schema=toys.SCHEMA, actions=toys.DRIVING)
         self.canaries = [CanaryPolicy() for _ in range(robots)]
         self.batches: list[list[int]] = []
-        self.refuse: tuple[type[Exception], int] | None = None
+        self.refuse: tuple[type[BaseException], int] | None = None
 
     def step(self, states: Any, previous: Any, *, robots: Any) -> list[Any]:
         if self.refuse is not None and self.refuse[1] in robots:
@@ -86,10 +87,11 @@ def test_one_robots_refused_question_is_its_own() -> None:
     shared.close()
 
 
-def test_a_failure_in_the_middle_is_everybodys() -> None:
-    """Nobody knows whose memory advanced, so nobody may rely on its answer."""
+@pytest.mark.parametrize("failure", [RuntimeError, CancelledError])
+def test_a_failure_in_the_middle_is_everybodys(failure: type[BaseException]) -> None:
+    """Nobody knows whose memory advanced, so nobody may rely on its answer; nor waits for one."""
     group, shared, drivers = made(3)
-    group.refuse = (RuntimeError, 1)
+    group.refuse = (failure, 1)
     (step,) = drive_vector(toys.sync(3, AutoresetMode.SAME_STEP), drivers, 1)
     assert [outcome.source for outcome in step.outcomes if outcome] == ["fallback"] * 3
     assert group.batches == []

@@ -98,7 +98,7 @@ class SharedStep:
             while robot not in self._answers:
                 self._turn.wait()
             answer = self._answers.pop(robot)
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         return answer
 
@@ -123,7 +123,7 @@ class SharedStep:
             steps = self.group.step(list(states), list(actions), robots=robots)
         except WmrtError:  # refused before any robot stepped: find out whose question it was
             return {robot: self._alone(robot, *asked[robot]) for robot in robots}
-        except Exception as error:  # nobody knows how far each one got
+        except BaseException as error:  # nobody knows how far each one got, and each waits
             return dict.fromkeys(robots, error)
         self.reads += 1
         return dict(zip(robots, steps, strict=True))
@@ -131,7 +131,7 @@ class SharedStep:
     def _alone(self, robot: int, state: Any, previous_action: Any) -> Any:
         try:
             (step,) = self.group.step([state], [previous_action], robots=[robot])
-        except Exception as error:
+        except BaseException as error:
             return error
         self.reads += 1
         return step
