@@ -22,21 +22,23 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
-from wmrt.cli.common import console, json_option, progress, write_result
+from wmrt.cli.common import console, falls_short, json_option, progress, write_result
 from wmrt.client import connect
 from wmrt.core import measure
 from wmrt.core.codec import VARIABLE
 from wmrt.core.errors import WmrtError
 from wmrt.core.wire import ROBOT_HEADER
 
-#: One sample: round trip, the service's control step, the policy's own step; nanoseconds.
-Sample = tuple[int, int, int]
+#: One sample: round trip, the service's control step, the policy's own step, in nanoseconds; and
+#: where its action came from.
+Sample = tuple[int, int, int, str]
 WARM_UP = 50
 #: Seconds that those who spin look for the next message, with `--control`.
 SPIN = 0.003
@@ -66,7 +68,7 @@ def websocket_arm(
 
     def step() -> Sample:
         answer = client.act(state)
-        return answer.round_trip_ns, answer.act_ns, answer.policy_ns or 0
+        return answer.round_trip_ns, answer.act_ns, answer.policy_ns or 0, answer.source
 
     return step
 
@@ -95,7 +97,7 @@ def http_arm(host: str, port: int, robot: str) -> Callable[[], Sample]:
         took = time.monotonic_ns() - began
         if answer["kind"] != "action":
             raise WmrtError(f"/v1/act refused: {answer}")
-        return took, answer["act_ns"], answer["policy_ns"] or 0
+        return took, answer["act_ns"], answer["policy_ns"] or 0, answer["source"]
 
     return step
 
@@ -123,13 +125,20 @@ def process(*arguments: str, **environment: str) -> Iterator[None]:
 
 
 def figures(samples: list[Sample]) -> dict[str, Any]:
-    """Percentiles in microseconds."""
+    """Percentiles in microseconds, and how many actions came from where."""
     parts = {
-        "round_trip_us": [trip for trip, _, _ in samples],
-        "above_act_us": [trip - act for trip, act, _ in samples],
-        "above_step_us": [trip - policy for trip, _, policy in samples],
+        "round_trip_us": [trip for trip, _, _, _ in samples],
+        "above_act_us": [trip - act for trip, act, _, _ in samples],
+        "above_step_us": [trip - policy for trip, _, policy, _ in samples],
     }
-    return {name: measure.summary([ns / 1e3 for ns in values]) for name, values in parts.items()}
+    told = {name: measure.summary([ns / 1e3 for ns in values]) for name, values in parts.items()}
+    return {**told, "sources": dict(Counter(source for *_, source in samples))}
+
+
+def others(results: dict[str, dict[str, Any]]) -> list[str]:
+    """Arms with steps that were not the policy's: what a blocked step costs is another thing."""
+    seen = {arm: found["sources"] for arm, found in results.items()}
+    return [f"{arm}: {own}" for arm, own in seen.items() if set(own) - {"policy", "echo"}]
 
 
 def measured(
@@ -210,6 +219,8 @@ def compare(
     found["segments_us_codec_in_python"] = pieces.get("python")
     named = model or "tiny, random weights"
     write_result(json_path, found, model=named, recipe=settings.get("recipe"))
+    if wrong := others(results):
+        falls_short(f"actions that were not the policy's: {'; '.join(wrong)}")
 
 
 def traced(folder: Path, codec: str, steps: int) -> dict[str, Any]:

@@ -180,7 +180,9 @@ def _answer(address: str) -> None:
     step = websocket_arm(address, "r1")
 
     def trip() -> tuple[int, int]:
-        took, _, policy = step()
+        took, _, policy, source = step()
+        if source != "policy":  # what a blocked step costs is not what a step costs
+            raise WmrtError(f"an action came from {source}, not from the policy")
         return took, policy
 
     answer_questions(trip)

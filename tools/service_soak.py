@@ -72,9 +72,9 @@ class Rider:
                 self._ended.wait(max(0.0, due - time.monotonic()))
 
     def ready(self) -> bool:
-        """Whether its warm-up is over; `WmrtError` if it does not come to be."""
+        """Whether its warm-up is over; `WmrtError` if it has ended: then nothing is soaked."""
         if not self._thread.is_alive():
-            raise WmrtError("a robot ended in its warm-up; its error stands above")
+            raise WmrtError("a robot ended before its time; its error stands above")
         return self.warm.is_set()
 
     def _step(self) -> None:
@@ -178,6 +178,8 @@ def soak(
     while (now := time.monotonic()) < began + seconds:
         if now >= read_at:
             read_at += seconds / READINGS
+            for rider in riders:
+                rider.ready()
             steps = sum(rider.counts["answers"] for rider in riders)
             readings.append((steps, service.dirty(), service.files(), service.threads()))
             bar(now - began)

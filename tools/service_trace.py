@@ -109,7 +109,7 @@ def echo(path: str) -> None:
     asyncio.run(uvicorn.Server(config).serve())
 
 
-def echo_arm(address: str) -> Callable[[], tuple[int, int, int]]:
+def echo_arm(address: str) -> Callable[[], tuple[int, int, int, str]]:
     """The same bytes through a uvicorn that does nothing: the floor."""
     end = time.monotonic() + 60.0
     while True:
@@ -122,11 +122,11 @@ def echo_arm(address: str) -> Callable[[], tuple[int, int, int]]:
             time.sleep(0.1)
     data = pack_observed(Observed("r1", 1, 0, 0, None), FLOATS, bytes(4 + 4 * 16))
 
-    def step() -> tuple[int, int, int]:
+    def step() -> tuple[int, int, int, str]:
         began = time.monotonic_ns()
         channel.send(data, time.monotonic() + 10.0)
         channel.receive(time.monotonic() + 10.0)
-        return time.monotonic_ns() - began, 0, 0
+        return time.monotonic_ns() - began, 0, 0, "echo"
 
     return step
 

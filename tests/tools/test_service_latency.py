@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from tools.service_latency import figures, others
 from tools.service_trace import PIECES, segments, stamped
 
 
@@ -48,3 +49,12 @@ def test_a_method_leaves_stamps_and_does_what_it_did() -> None:
     assert Thing().double(3, more=1) == 7
     assert stamps["before"] <= stamps["after"]
     assert seen == [{"before": stamps["before"]}]
+
+
+def test_steps_that_were_not_the_policy_s_are_told() -> None:
+    """All of them were blocked once, and the figures did not say so."""
+    fine = figures([(9_000, 5_000, 2_000, "policy")] * 3)
+    assert fine["above_act_us"]["p50"] == 4.0 and fine["above_step_us"]["p50"] == 7.0
+    blocked = figures([(9_000, 5_000, 2_000, "policy"), (9_000, 5_000, 2_000, "blocked")])
+    told = others({"a": fine, "b": blocked, "c": figures([(9_000, 0, 0, "echo")])})
+    assert told == ["b: {'policy': 1, 'blocked': 1}"]
