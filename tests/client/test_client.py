@@ -163,3 +163,46 @@ def test_whoever_sends_and_never_receives_piles_nothing_up(
             assert 0 < answer.round_trip_ns < time.monotonic_ns()
         assert answer.round_trip_ns <= time.monotonic_ns() - began + int(10e9)
         assert len(robot._sent) == 0
+
+
+def test_a_stream_does_not_stay_behind_after_one_late_answer(tmp_path: Path) -> None:
+    """The late one is there when the next state is sent, and is not taken for that one's."""
+    go, seat = held()
+    with service(tmp_path, [seat]) as running:
+        with connect(running.address, "r1", **QUICK) as robot:
+            asked: list[int] = []
+            session = running.host.registry.places["r1"].session
+
+            def states() -> Any:
+                for i in range(6):
+                    if i == 2:
+                        asked.append(seat.asked)
+                        go.clear()
+                    if i == 3:
+                        until(lambda: seat.asked > asked[0])  # it is in work
+                        go.set()
+                        until(lambda: session.counts["answered"] == 3)
+                    yield state(i / 10)
+
+            limits = iter([30.0, 30.0, 0.3, 30.0, 30.0, 30.0])
+            newest = robot._newest
+            robot._newest = lambda wanted, _: newest(wanted, next(limits))  # type: ignore[method-assign]
+            answers = list(robot.stream(states()))
+        told = [None if one is None else one.sequence for one in answers]
+        assert told == [0, 1, None, 3, 4, 5]
+        assert robot.counters["older_answers"] == 1 and robot.counters["deadline_misses"] == 1
+
+
+def test_a_stream_gives_an_earlier_answer_at_the_deadline(tmp_path: Path) -> None:
+    go, seat = held()
+    with service(tmp_path, [seat]) as running:
+        with connect(running.address, "r1", **QUICK) as robot:
+            robot.send(state(0.1))
+            session = running.host.registry.places["r1"].session
+            until(lambda: session.counts["answered"] == 1)
+            go.clear()
+            began = time.monotonic()
+            (answer,) = robot.stream([state(0.2)], deadline=0.3)
+            assert answer is not None and answer.sequence == 0 and time.monotonic() - began >= 0.3
+            go.set()
+            assert robot.receive().sequence == 1

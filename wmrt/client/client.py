@@ -213,12 +213,17 @@ class Client:
         Raises:
             DeadlineError: none until then. ServiceError: the connection ended for good.
         """
+        return self._newest(self._returned + 1, deadline)
+
+    def _newest(self, wanted: int, deadline: float | None) -> Answer:
+        """The newest answer once one to ``wanted`` or later is there; at the deadline, or when the
+        connection breaks, the newest there is."""
         end = time.monotonic() + (self._deadline if deadline is None else seconds(deadline))
         newest: Acted | None = None
         while newest is None:
             channel = self._channel(end, "an answer")
             try:
-                while newest is None or channel.waiting():
+                while newest is None or newest.sequence < wanted or channel.waiting():
                     acted, _ = self._link.next(channel, end)
                     if acted is not None and acted.sequence > self._returned:
                         self.counters["older_answers"] += newest is not None
@@ -226,18 +231,21 @@ class Client:
             except Lost as error:
                 self._link.lost(error)
             except TimeoutError:
-                raise self._link.missed("no answer in time") from None
+                missed = self._link.missed("no answer in time")
+                if newest is None:
+                    raise missed from None
         self._returned = newest.sequence
         return answer(newest, self._sent.since(newest.sequence))
 
     def stream(
         self, states: Iterable[Mapping[str, Any]], deadline: float | None = None
     ) -> Iterator[Answer | None]:
-        """For each state the newest answer there is by the deadline; None where there is none."""
+        """For each state its answer, or at the deadline the newest one to an earlier state
+        (`Answer.sequence` tells); None where there is none."""
         for state in states:
-            self.send(state)
+            sequence = self.send(state)
             try:
-                newest = self.receive(deadline)
+                newest = self._newest(sequence, deadline)
             except DeadlineError:
                 yield None
             else:
