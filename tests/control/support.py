@@ -37,6 +37,10 @@ STATE: dict[str, Any] = {
 UNFIT = {name: value for name, value in STATE.items() if name != "speed"}
 
 
+class Panic(BaseException):
+    """What a library written in Rust raises where it would abort."""
+
+
 class FakePolicy:
     """Answers with whatever ``answer`` (state, previous) returns or raises; keeps what it saw."""
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.control.faults import CONTAINERS, SCALARS, Weather, raising
-from tests.control.support import STATE, Bench, FakePolicy, answer, constant
+from tests.control.support import STATE, Bench, FakePolicy, Panic, answer, constant
 from tests.safety.support import PERIOD
 from wmrt.control import Channel
 from wmrt.control.intake import Intake
@@ -54,10 +54,6 @@ def test_any_value_as_the_policys_answer(value: Any) -> None:
         policy = FakePolicy(lambda s, p, result=result: result)  # type: ignore[misc]
         others = [Channel(name, FakePolicy(policy.answer).step) for name in "ab"]
         Bench(policy, channels=others).acts(3)
-
-
-class Panic(BaseException):
-    """What a library written in Rust raises where it would abort."""
 
 
 RAISED = [ValueError, MemoryError, RecursionError, AssertionError, OSError]

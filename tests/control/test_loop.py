@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import math
 import time
+from asyncio import CancelledError
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.control.support import STATE, FakePolicy, answer, constant, simulated
+from tests.control.support import STATE, FakePolicy, Panic, answer, constant, simulated
 from tests.runtime.bench.doubles import FakeTimer
 from tests.safety.support import PERIOD
 from wmrt.control import Controller, LoopReport, Observed, run_loop
@@ -94,8 +95,8 @@ class Wordless(Exception):
         raise ValueError
 
 
-@pytest.mark.parametrize("error", [OSError("no bus"), Wordless()])
-def test_a_sensor_that_fails_is_unfit_input(error: Exception) -> None:
+@pytest.mark.parametrize("error", [OSError("no bus"), Wordless(), CancelledError(), Panic("rust")])
+def test_a_sensor_that_fails_is_unfit_input(error: BaseException) -> None:
     stand = Stand(1.0)
 
     def fails() -> Any:
@@ -108,23 +109,27 @@ def test_a_sensor_that_fails_is_unfit_input(error: Exception) -> None:
     assert len(stand.sent) == 3 and "observe() raised" in stand.said[0]
 
 
-def test_an_actuator_that_fails_is_tried_again() -> None:
+@pytest.mark.parametrize("error", [OSError, CancelledError, Panic])
+def test_an_actuator_that_fails_is_tried_again(error: type[BaseException]) -> None:
     stand = Stand(1.0)
     sent: list[Any] = []
 
     def send(action: Any) -> None:
         sent.append(action)
         if len(sent) < 3:
-            raise OSError("no bus")
+            raise error("no bus")
 
     report = run_loop(simulated(stand.policy), lambda: STATE, send, steps=4, **stand.options)
     assert (report.send_failures, len(sent), report.steps) == (2, 4, 4)
-    assert stand.said == ["control loop: send() raised OSError: no bus"]
+    assert stand.said == [f"control loop: send() raised {error.__name__}: no bus"]
 
 
-def test_a_warning_that_cannot_be_written_does_not_stop_the_loop() -> None:
+@pytest.mark.parametrize("error", [OSError, CancelledError, Panic])
+def test_a_warning_that_cannot_be_written_does_not_stop_the_loop(
+    error: type[BaseException],
+) -> None:
     def full(text: str) -> None:
-        raise OSError("no space left on device")
+        raise error("no space left on device")
 
     assert Stand(160.0, warn=full).run(5).warn_failures == 1
     assert Stand(1.0).run(5).warn_failures == 0

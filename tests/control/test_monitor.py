@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from asyncio import CancelledError
 from types import SimpleNamespace
 from typing import Any
 
@@ -132,13 +133,15 @@ def test_a_policy_that_cannot_foresee_is_not_compared_then() -> None:
     assert world.bench.controller.stats()["monitor"]["compared"] == 0
 
 
-@pytest.mark.parametrize("kind", ["raises", "no state"])
-def test_a_policy_that_fails_to_foresee_stops_nothing_and_is_counted(kind: str) -> None:
+@pytest.mark.parametrize("error", [RuntimeError, CancelledError, None])
+def test_a_policy_that_fails_to_foresee_stops_nothing_and_is_counted(
+    error: type[BaseException] | None,
+) -> None:
     class Failing(Seer):
         def foresee(self, action: Any) -> Any:
-            if kind == "raises":
-                raise RuntimeError
-            return 7
+            if error is not None:
+                raise error
+            return 7  # no state
 
     channels = [Channel("a", lambda s, p: (0.1, 0.0)), Channel("b", lambda s, p: (0.1, -0.1))]
     world = watched(Failing(), channels=channels)

@@ -37,7 +37,7 @@ _TOKENS = ("token", "operator_token", "metrics_token")
     cls=Sectioned,
     epilog="Clients send the robot's name in the header x-session-id, as `wmrt.client` does. "
     "SIGHUP replaces the replicas one by one, for a new model. Tokens come from files, or from "
-    "WMRT_SERVE_TOKEN and WMRT_SERVE_OPERATOR_TOKEN. "
+    "WMRT_SERVE_TOKEN, WMRT_SERVE_OPERATOR_TOKEN and WMRT_SERVE_METRICS_TOKEN. "
     "Example: wmrt fleet --replicas 3 --robots 8 --recipe nvfp4 --snapshots /var/lib/wmrt",
 )
 @section(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from wmrt.control import settings
 from wmrt.control.clock import StepClock
 from wmrt.control.controller import Controller
-from wmrt.core.errors import UsageError
+from wmrt.core.errors import STOPPING, UsageError
 from wmrt.core.pace import Pacer, SystemTimer, Timer, rate_of
 
 #: From the call to the first step, so that its tick has not passed before it is waited for.
@@ -151,7 +151,9 @@ class _Loop:
         report = self.report
         try:
             seen = self._observe()
-        except Exception as error:  # no input is unfit input
+        except STOPPING:
+            raise
+        except BaseException as error:  # no input is unfit input
             report.observe_failures += 1
             self._tell(f"observe() raised {_words(error)}")
             seen = None
@@ -162,18 +164,22 @@ class _Loop:
         report.steps += 1
         try:
             self._send(action)
-        except Exception as error:  # the next one may get through
+        except STOPPING:
+            raise
+        except BaseException as error:  # the next one may get through
             report.send_failures += 1
             self._tell(f"send() raised {_words(error)}")
 
     def _tell(self, text: str) -> None:
         try:
             self._warn(f"control loop: {text}")
-        except Exception:  # a full disk must not stop the loop
+        except STOPPING:
+            raise
+        except BaseException:  # a full disk must not stop the loop
             self.report.warn_failures += 1
 
 
-def _words(error: Exception) -> str:
+def _words(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error!s:.200}"
     except Exception:  # its own __str__ fails

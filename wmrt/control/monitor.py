@@ -15,7 +15,7 @@ from wmrt.control import settings
 from wmrt.control.calibration import Calibration
 from wmrt.control.protocol import Policy
 from wmrt.control.surprise import ColumnSums
-from wmrt.core.errors import SafetyError
+from wmrt.core.errors import STOPPING, SafetyError
 from wmrt.safety import Breakers, Cause, Finding
 
 
@@ -218,7 +218,9 @@ class Foresight:
             return None
         try:
             foreseen = self._foresee(sent)
-        except Exception:  # a policy must not stop the loop
+        except STOPPING:
+            raise
+        except BaseException:  # a policy must not stop the loop
             foreseen = None
         if isinstance(foreseen, Mapping):
             return foreseen
