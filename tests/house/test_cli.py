@@ -324,3 +324,19 @@ def test_doctor_reports_a_damaged_checkpoint(
 
 def test_the_command_group_imports_no_verb_for_its_help() -> None:
     assert cli.list_commands(click.Context(cli)) == list(VERBS)
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [("tools.service_load", ["-m", "tools.service_load"]), (None, ["overhead.py"])],
+)
+def test_a_tool_s_result_names_the_tool(
+    module: str | None, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not where it lies on this machine."""
+    spec = None if module is None else types.SimpleNamespace(name=module)
+    monkeypatch.setitem(sys.modules, "__main__", types.SimpleNamespace(__spec__=spec))
+    monkeypatch.setattr(sys, "argv", ["/somewhere/tools/overhead.py", "--rounds", "3"])
+    common.write_result(tmp_path / "result.json", {})
+    document = json.loads((tmp_path / "result.json").read_text())
+    assert document["command"] == ["python", *said, "--rounds", "3"]

@@ -233,10 +233,14 @@ def plain(value: Any, place: str) -> Any:
 
 
 def _command() -> list[str]:
-    """The command line that is running: the one `main` was given, or the process's own."""
+    """The command line that is running: the one `main` was given, or a tool's own."""
     context = click.get_current_context(silent=True)
     given = context.find_root().obj if context is not None else None
-    return ["wmrt", *(given if isinstance(given, list) else sys.argv[1:])]
+    if isinstance(given, list):
+        return ["wmrt", *given]
+    module = getattr(sys.modules["__main__"], "__spec__", None)
+    program = ["-m", module.name] if module is not None else [Path(sys.argv[0]).name]
+    return ["python", *program, *sys.argv[1:]]
 
 
 def _version(package: str) -> str | None:
