@@ -149,3 +149,24 @@ def test_a_socket_with_a_high_number_can_be_looked_at() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         ours.close()
         theirs.close()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"kind": "opened"},
+        {"kind": "opened", "session": "0" * 16, "epoch": "first", "sequence": 0},
+        {"kind": "opened", "session": "0" * 16, "epoch": None, "sequence": 0},
+        {"kind": "refused", "error": "no"},
+        {"kind": "refused", "error": None},
+    ],
+    ids=str,
+)
+def test_what_opens_a_session_in_another_form_is_told(
+    said: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with service(tmp_path) as running:
+        monkeypatch.setattr(Link, "_open", lambda *_: said)
+        with pytest.raises(ServiceError, match="opens no session of version 1") as caught:
+            connect(running.address, "r1", **QUICK)
+        assert caught.value.name == "malformed"

@@ -45,8 +45,7 @@ class Encoder:
             self._write = codec().writer(StateLayout(schema))
 
     def __call__(self, seen: Observed) -> bytes | str:
-        """A message. `StateError` for a state that does not
-        fit, `UsageError` for what is no state."""
+        """A message. `StateError` for a state that does not fit, `UsageError` for what is none."""
         if type(seen.state) is not dict:
             required("state", seen.state, Mapping, "a mapping of field names to values")
         if self._write is not None:

@@ -20,13 +20,7 @@ from wmrt.client.line import left
 from wmrt.client.reply import from_json
 from wmrt.core.codec import codec
 from wmrt.core.errors import DeadlineError, ServiceError, UsageError
-from wmrt.core.wire import (
-    VERSION,
-    Acted,
-    WireError,
-    session_number,
-    session_text,
-)
+from wmrt.core.wire import VERSION, Acted, WireError, session_number, session_text
 
 _log = logging.getLogger("wmrt.client")
 #: Refusals that pass by themselves.
@@ -152,6 +146,10 @@ class Link:
                 name = str(error.get("name", "internal"))
                 raise ServiceError(str(error.get("message", "no session was opened")), name)
             self._adopt(data)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:  # of another version
+            channel.drop()
+            said = f"{target.address.text} opens no session of version {VERSION}: {error!r:.200}"
+            raise ServiceError(said, "malformed") from None
         except BaseException:
             channel.drop()
             raise

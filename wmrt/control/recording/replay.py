@@ -12,9 +12,7 @@ from wmrt.control.recording import messages
 from wmrt.control.recording.head import identity
 from wmrt.control.recording.reader import Recording
 from wmrt.control.recording.rebuild import rebuild, with_planner
-from wmrt.control.recording.stand_ins import (
-    Script,
-)
+from wmrt.control.recording.stand_ins import Script
 from wmrt.control.recording.topics import COMMANDS, EVENTS, GAPS, STEPS
 from wmrt.core.errors import RecordingError, SafetyError
 from wmrt.safety import Event
