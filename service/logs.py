@@ -88,6 +88,7 @@ class _Sparse(logging.Filter):
         left_out = self._left_out.pop(text, 0)
         if left_out:
             record.msg = f"{text.rstrip()} ({left_out} more were left out)"
+        record.exc_info = None  # where in uvicorn a peer's bytes were no UTF-8, nobody has to know
         return True
 
 

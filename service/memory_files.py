@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,12 @@ from wmrt.core.wire import session_number, session_text
 from wmrt.runtime.snapshot import Origin, Snapshot
 from wmrt.service.memories import STATES, Memory, Opinion, Standing
 
-#: Of a memory. Files of version 1 do not say whether channels voted, nor what those remember.
-VERSION, READ = 2, (1, 2)
-#: Of where breakers stand.
-STANDING = 1
-_GENERATOR = "generator"
+#: Of a memory. Files of version 1 do not say whether channels voted, nor what those remember; those
+#: before 3 have no digest.
+VERSION, READ = 3, (1, 2, 3)
+#: Of where breakers stand. Files of version 1 have no digest.
+STANDING, READ_STANDING = 2, (1, 2)
+_GENERATOR, _DIGEST = "generator", "digest"
 
 
 def pack_memory(memory: Memory) -> bytes:
@@ -43,17 +46,20 @@ def pack_memory(memory: Memory) -> bytes:
         **_model(memory.snapshot),
         "channels": channels,
     }
-    return save(tensors, {"wmrt": json.dumps(told)})
+    return save(tensors, {"wmrt": json.dumps(told), _DIGEST: _digest(told, tensors)})
 
 
 def unpack_memory(path: Path) -> Memory:
     """The memory; OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError,
     SafetensorError or WireError for what is none."""
     with safe_open(path, framework="pt") as file:
-        told = json.loads((file.metadata() or {})["wmrt"])
+        metadata = file.metadata() or {}
+        told = json.loads(metadata["wmrt"])
         tensors = {name: file.get_tensor(name) for name in file.keys()}
     if told["version"] not in READ:
         raise ValueError(f"version {told['version']!r}, this wmrt reads {READ}")
+    if told["version"] >= 3 or _DIGEST in metadata:  # a bit makes 2 of 3
+        _require_whole(metadata[_DIGEST], told, tensors)
     channels = None
     if told["version"] >= 2:
         channels = tuple(_opinion(i, one, tensors) for i, one in enumerate(told["channels"]))
@@ -74,14 +80,17 @@ def unpack_memory(path: Path) -> Memory:
 def pack_standing(standing: Standing) -> bytes:
     """A file."""
     own = {"version": STANDING, **standing._asdict(), "session": session_text(standing.session)}
-    return json.dumps(own).encode()
+    return json.dumps({**own, _DIGEST: _digest(own)}).encode()
 
 
 def unpack_standing(told: Any) -> Standing:
     """Where they stand; ValueError, KeyError, TypeError, OverflowError or WireError for what does
     not say."""
-    if told["version"] != STANDING:
-        raise ValueError(f"version {told['version']!r}, this wmrt reads {STANDING}")
+    if told["version"] not in READ_STANDING:
+        raise ValueError(f"version {told['version']!r}, this wmrt reads {READ_STANDING}")
+    if told["version"] >= 2 or _DIGEST in told:
+        own = {name: value for name, value in told.items() if name != _DIGEST}
+        _require_whole(told[_DIGEST], own)
     epoch, sequence = _counts(told, "epoch", "sequence")
     return Standing(
         robot=str(told["robot"]),
@@ -91,6 +100,23 @@ def unpack_standing(told: Any) -> Standing:
         last_action=_action(told["last_action"]),
         **_trouble(told),
     )
+
+
+def _digest(told: Any, tensors: Mapping[str, torch.Tensor] | None = None) -> str:
+    """Of all that a file says: safetensors takes any bytes for numbers, and a robot would go on
+    from a memory that a disk has altered."""
+    found = hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=16)
+    for name, tensor in sorted((tensors or {}).items()):
+        found.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        found.update(tensor.detach().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+def _require_whole(
+    digest: str, told: Any, tensors: Mapping[str, torch.Tensor] | None = None
+) -> None:
+    if digest != _digest(told, tensors):
+        raise ValueError("its digest is of other contents: the file was altered, or is damaged")
 
 
 def _prefix(channel: int) -> str:

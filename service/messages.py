@@ -112,6 +112,7 @@ class OperatorMessage(_Message):
         extra="forbid",
         json_schema_extra={"examples": [{"robot": "r2", "operator": "A. Person"}]},
     )
+    version: int = Field(VERSION, ge=VERSION, le=VERSION, strict=True)
     robot: str = Field(description=_ROBOT)
     operator: str = Field("", max_length=80, description="Who does it; for the record.")
     measured: Measured | None = None

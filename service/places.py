@@ -83,11 +83,12 @@ def expel(session: Session, refusal: Refusal) -> None:
         session.holder = None
 
 
-def full(limit: int) -> Refusal:
-    """429: all of ``limit`` places are taken."""
+def full(limit: int, idle: float) -> Refusal:
+    """429: all ``limit`` places are taken; one is given away ``idle`` seconds after its client."""
     return Refusal(
         "too_many_robots",
-        f"this process serves {limit} robot{'s' * (limit > 1)}, and all places are taken",
+        f"this process serves {limit} robot{'s' * (limit > 1)}, and all places are taken; a robot "
+        f"gives its place away after {idle:g} s without a client, and --robots makes more of them",
     )
 
 

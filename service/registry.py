@@ -144,7 +144,7 @@ class Registry:
         """Why a robot that has no place gets none, if it does not."""
         if robot in self.places or self._free or self._idlest() is not None:
             return None
-        return full(len(self._crew.seats))
+        return full(len(self._crew.seats), self._settings.idle)
 
     async def _again(
         self, place: Place, session: int | None, measured: Sequence[float] | None
@@ -246,10 +246,10 @@ class Registry:
         if not self._free:
             place = self._idlest()
             if place is None:
-                raise full(len(self._crew.seats))
+                raise full(len(self._crew.seats), self._settings.idle)
             await self.keep(place)
             if self._idlest() is not place:  # it came back meanwhile
-                raise full(len(self._crew.seats))
+                raise full(len(self._crew.seats), self._settings.idle)
             await self.leave(place)
             self._audit.note("gave_place_away", robot=place.session.robot)
         return self._free.pop()

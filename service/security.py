@@ -154,7 +154,8 @@ class Gate:
         self._check_site(headers)
         if not entitled and scope["path"] not in FREE_PATHS:
             self._host.audit.note("unauthorized", client=client, path=str(scope["path"])[:80])
-            raise Refusal("unauthorized", "send the token: Authorization: Bearer <token>")
+            wrong = "this token does not open that; " if "authorization" in headers else ""
+            raise Refusal("unauthorized", f"{wrong}send the token: Authorization: Bearer <token>")
         size = headers.get("content-length", "")
         if size.isdecimal() and int(size) > self._settings.max_body:
             raise _too_large(self._settings.max_body)

@@ -87,16 +87,21 @@ class Server(uvicorn.Server):
         self.acceptor.start()
         if not self.should_exit:
             self.herald.start()
-        if self.host.certificate is not None:
-            if threading.current_thread() is threading.main_thread():  # others get no signals
-                loop = asyncio.get_running_loop()
-                loop.add_signal_handler(signal.SIGHUP, self.renew_certificate)
+        if threading.current_thread() is threading.main_thread():  # others get no signals
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGHUP, self.renew_certificate)
 
     def renew_certificate(self) -> None:
-        """Show what the certificate's files hold now to whoever connects. In the event loop."""
+        """Show what the certificate's files hold now to whoever connects. In the event loop.
+
+        Without TLS there is nothing to do, and that is told: unhandled, the signal (a terminal that
+        was closed, too) would end the process, without a word, a drain or a snapshot.
+        """
+        if self.host.certificate is None:
+            log.warning("SIGHUP came, and there is no certificate to renew; the service goes on")
+            return
         try:
-            if self.host.certificate is not None:
-                self.host.certificate.renew()
+            self.host.certificate.renew()
         except WmrtError as error:
             log.error("the certificate was not renewed", reason=str(error))
             self.host.audit.note("certificate_not_renewed", reason=str(error))
@@ -133,6 +138,9 @@ class Server(uvicorn.Server):
             await self.host.drain()
         self.acceptor.stop()
         await super().shutdown(sockets)
+        # uvicorn would have the application cancelled by a second Ctrl-C, and log where it stood.
+        if self.force_exit and not self.lifespan.shutdown_event.is_set():
+            await self.lifespan.shutdown()
 
     def run_on(self, sockets: list[socket.socket]) -> None:
         """Serve until a signal comes. `WmrtError` if the model fails as it is warmed up."""
@@ -206,7 +214,10 @@ def _unix(path: Path) -> Iterator[socket.socket]:
         own.bind(str(path))
     except OSError as error:
         own.close()
-        raise UsageError(f"socket {path}: {error.strerror or error}") from None
+        why = error.strerror or error
+        if isinstance(error, FileNotFoundError):
+            why = f"there is no folder {path.parent}; make it first"
+        raise UsageError(f"socket {path}: {why}") from None
     finally:
         os.umask(before)
     try:

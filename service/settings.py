@@ -148,7 +148,10 @@ class ServeSettings(BaseSettings):
                     f"host {self.host} is reached by other machines; pass --open to mean it"
                 )
             if self.token is None:
-                raise ValueError(f"host {self.host} is open to other machines and needs a token")
+                raise ValueError(
+                    f"host {self.host} is open to other machines and needs a token: --token-file, "
+                    "or WMRT_SERVE_TOKEN"
+                )
         if self.shared and self.snapshots is None:
             raise ValueError("shared is about the folder of snapshots; name it with --snapshots")
         if (self.tls_cert is None) != (self.tls_key is None):

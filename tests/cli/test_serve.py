@@ -109,7 +109,10 @@ def test_a_car_is_driven_by_a_service_that_is_killed_and_started_again(
         (["--model", "no-such-model", "--port", "0"], "no-such-model"),
         (["--token-file", "no-such-file"], "--token-file no-such-file: No such file or directory"),
         (["--cpu", "99999"], "cpu 99999: this process may use 0"),
-        (["--socket", "/proc/nothing/s"], "socket /proc/nothing/s: No such file or directory"),
+        (
+            ["--socket", "/proc/nothing/s"],
+            "socket /proc/nothing/s: there is no folder /proc/nothing; make it",
+        ),
     ],
 )
 def test_a_configuration_that_is_wrong_is_one_line(

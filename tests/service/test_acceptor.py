@@ -75,7 +75,7 @@ def test_a_client_too_many_is_refused_before_it_is_a_connection(
         running.host.refused.append(heard_of.append)
         told = said(running, named("r2"))
         assert error(told) == ("429", "too_many_robots")
-        assert "1 robot, and all places are taken" in told
+        assert "1 robot, and all places are taken" in told and "--robots makes more" in told
         with pytest.raises(ServiceError, match="1 robot, and all places") as caught:
             connect(running.address, "r2")
         assert caught.value.name == "too_many_robots"

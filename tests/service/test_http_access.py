@@ -56,6 +56,9 @@ def test_what_has_no_token_gets_nothing(running: Running) -> None:
             answer = http.get(path)
             assert (answer.status_code, name(answer)) == (401, "unauthorized"), path
             assert answer.headers["www-authenticate"] == "Bearer"
+            assert answer.json()["error"]["message"].startswith("send the token: ")
+        wrong = http.get("/v1/info", headers={"Authorization": "Bearer another"})
+        assert wrong.json()["error"]["message"].startswith("this token does not open that; send ")
         basic = http.get("/v1/info", headers={"Authorization": f"Basic {TOKEN}"})
         assert basic.status_code == 401
         assert http.get("/healthz").json() == {"ok": True}
@@ -65,7 +68,9 @@ def test_what_has_no_token_gets_nothing(running: Running) -> None:
 def test_an_operator_resets_and_nobody_else(http: httpx.Client, running: Running) -> None:
     own = opened(http)
     http.post("/v1/act", json=observation(own, 0))
-    pressed = http.post("/v1/breakers/estop", json={"robot": "r1"})
+    newer = http.post("/v1/breakers/estop", json={"version": 2, "robot": "r1"})
+    assert name(newer) == "malformed" and not running.host.registry.places["r1"].stop_pressed
+    pressed = http.post("/v1/breakers/estop", json={"version": 1, "robot": "r1"})
     assert pressed.status_code == 200
     answer = http.post("/v1/act", json=observation(own, 1)).json()
     assert answer["breakers"] == "latched" and answer["source"] == "fallback"

@@ -154,6 +154,19 @@ def test_lines_that_whoever_connects_brings_about_are_bounded(tmp_path: Path) ->
     assert any("more were left out)" in text for text in texts)
 
 
+def test_a_text_that_is_no_utf_8_is_one_line(tmp_path: Path) -> None:
+    """uvicorn logs where in itself it found that."""
+    lines = Lines()
+    with logging_to(lines, form="json"), service(tmp_path) as running:
+        raw = running.raw()
+        raw.open()
+        raw.channel._line.write(b"\x81\x82" + bytes(4) + b"\xff\xfe", time.monotonic() + 60.0)
+        until(lambda: any("UTF-8" in line["event"] for line in lines.json))
+    told = [line for line in lines.json if "UTF-8" in line["event"]]
+    assert len(told) == 1 and told[0]["logger"] == logs.CONNECTIONS
+    assert "Traceback" not in lines.text and "exception" not in told[0]
+
+
 def test_requests_and_connections_have_names(tmp_path: Path) -> None:
     lines = Lines()
     with logging_to(lines, form="json"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -17,6 +19,7 @@ import pytest
 
 from tests.service.doubles import CanarySeat, service, until
 from tools import faults_tls
+from tools.service_rig import robot, serving
 from wmrt.core.errors import UsageError, WmrtError
 from wmrt.core.wire import Acted
 from wmrt.service.crew import Crew
@@ -51,9 +54,10 @@ def test_another_file_is_not_removed(tmp_path: Path) -> None:
         with listening(ServeSettings(socket=path)):
             raise AssertionError
     assert path.read_text() == "precious"
-    with pytest.raises(UsageError, match="socket"):
-        with listening(ServeSettings(socket=tmp_path / ("x" * 200))):
-            raise AssertionError
+    for name, why in (("x" * 200, "too long"), ("none/s", "no folder .*none; make it first")):
+        with pytest.raises(UsageError, match=f"socket .*: .*{why}"):
+            with listening(ServeSettings(socket=tmp_path / name)):
+                raise AssertionError
 
 
 def test_a_port_that_is_taken_is_told() -> None:
@@ -145,6 +149,32 @@ def test_a_step_that_hangs_does_not_hang_the_stop(tmp_path: Path) -> None:
             until(lambda: not running._thread.is_alive(), 30.0)
     finally:
         go.set()
+
+
+def test_a_hang_up_ends_nothing() -> None:
+    """Of the terminal, or of whoever takes every service for one that reads files again."""
+    with serving(snapshots="robots") as running:
+        with robot(running.unix, "r1") as own:
+            until(lambda: own.counts["answers"] > 3, 60.0)
+            os.kill(running.pid, signal.SIGHUP)
+            until(lambda: any("no certificate to renew" in line for line in running.said), 60.0)
+            before = own.counts["answers"]
+            until(lambda: own.counts["answers"] > before + 3, 60.0)
+            assert own.client.counters["connected"] == 1
+        assert running.stop() == 0
+
+
+def test_a_second_ctrl_c_is_no_fault(tmp_path: Path) -> None:
+    with serving(snapshots=str(tmp_path / "robots")) as running:
+        with robot(running.unix, "r1") as own:
+            until(lambda: own.counts["answers"] > 3, 60.0)
+            for _ in range(2):
+                os.kill(running.pid, signal.SIGINT)
+                time.sleep(0.02)
+            running.process.wait(60.0)
+        running.kill()
+        assert "Traceback" not in "".join(running.said)
+        assert (tmp_path / "robots/r1.safetensors").exists()
 
 
 def test_a_model_that_cannot_be_stepped_ends_the_service(tmp_path: Path) -> None:

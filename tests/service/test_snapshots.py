@@ -64,8 +64,11 @@ def test_a_file_of_version_1_says_nothing_of_channels(tmp_path: Path, seed: int)
     store.write(kept)
     whole, names = store.path("r1").read_bytes(), ("version", "channels")
     assert store.read("r1").channels == ()  # type: ignore[union-attr]
-    for old, new in zip((rb'\"version\": 2', rb'\"channels\"'),
-                        (rb'\"version\": 1', rb'\"chanells\"'), strict=True):  # fmt: skip
+    for old, new in (
+        (rb"\"version\": 3", rb"\"version\": 1"),
+        (rb"\"channels\"", rb"\"chanells\""),
+        (b'"digest":', b'"tsegid":'),
+    ):
         assert whole.count(old) == 1, names
         whole = whole.replace(old, new)
     store.path("r1").write_bytes(whole)
@@ -88,8 +91,10 @@ def test_a_file_that_is_damaged_is_an_error_that_names_it(tmp_path: Path, seed: 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (rb"\"version\": 2", rb"\"version\": 3"),
-        (rb"\"version\": 2", rb"\"version\": 0"),
+        (rb"\"version\": 3", rb"\"version\": 4"),
+        (rb"\"version\": 3", rb"\"version\": 2"),
+        (rb"\"version\": 3", rb"\"version\": 0"),
+        (b'"digest":', b'"digets":'),
         (rb"\"epoch\": 3", rb"\"epoch\":-3"),
         (rb"half_open", rb"wide_open"),
         (rb"[0.5, -0.25]", rb"[1.5, -0.25]"),
@@ -124,9 +129,26 @@ def test_where_breakers_stand_is_read_or_an_error(tmp_path: Path, field: str, va
     store = SnapshotStore(tmp_path)
     store.write_standing(Standing("r1", 7, 3, 75, (0.25, 0.0), "closed", True))
     told = json.loads(store.standing_path("r1").read_text())
-    store.standing_path("r1").write_text(json.dumps({**told, field: value}))
+    del told["digest"]  # as files of version 1 are, which hold none
+    store.standing_path("r1").write_text(json.dumps({**told, "version": 1, field: value}))
     with pytest.raises(CheckpointError, match=r"r1\.breakers\.json: not where"):
         store.read_standing("r1")
+
+
+def test_a_file_in_which_one_bit_was_altered_is_refused(tmp_path: Path, seed: int) -> None:
+    """Any bit, of numbers too, which are others without it and look as good."""
+    store = SnapshotStore(tmp_path)
+    store.write(memory(seed))
+    whole, rng = store.path("r1").read_bytes(), np.random.default_rng(seed)
+    numbers = 8 + int.from_bytes(whole[:8], "little")
+    for at in (*rng.integers(0, numbers, 60), *rng.integers(numbers, len(whole), 60)):
+        data = bytearray(whole)
+        data[at] ^= 1 << rng.integers(8)
+        store.path("r1").write_bytes(data)
+        with pytest.raises(CheckpointError, match=r"r1\.safetensors: "):
+            store.read("r1")
+    store.path("r1").write_bytes(whole)
+    assert store.read("r1") is not None
 
 
 def test_another_robot_s_file_is_refused(tmp_path: Path, seed: int) -> None:

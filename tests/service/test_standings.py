@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import shutil
 import threading
 import time
@@ -22,6 +23,7 @@ from wmrt.service import standings
 from wmrt.service.audit import Audit
 from wmrt.service.leases import Lease, Leases
 from wmrt.service.memories import UNKNOWN, Memory, Standing, Trouble, merged, worst
+from wmrt.service.memory_files import pack_standing, unpack_standing
 from wmrt.service.snapshots import SnapshotStore
 
 SNAPSHOT = CanarySeat().snapshot()
@@ -209,7 +211,11 @@ def test_a_file_that_cannot_be_read_is_a_latch(tmp_path: Path) -> None:
     for old, new in (
         (whole, ""),
         ('"closed"', '"ajar"'),
-        ('"version": 1', '"version": 9'),
+        ('"version": 2', '"version": 9'),
+        ('"version": 2', '"version": 1'),
+        ('"digest"', '"digets"'),
+        ("[0.0", "[0.5"),
+        ('"closed"', '"open"'),
         ('"epoch": 0', '"epoch": -1'),
         ('"robot": "r1"', '"robot": "r2"'),
         ('"engaged": true', '"engaged": 1'),
@@ -223,6 +229,14 @@ def test_a_file_that_cannot_be_read_is_a_latch(tmp_path: Path) -> None:
         raw = running.raw()
         assert raw.open(session=own["session"])["memory"] == "restored"
         assert raw.acted(1).breakers == "latched"
+
+
+def test_a_file_of_before_there_were_digests_can_be_read() -> None:
+    told = json.loads(pack_standing(STOOD))
+    assert len(told.pop("digest")) == 32
+    assert unpack_standing({**told, "version": 1}) == STOOD
+    with pytest.raises(KeyError, match="digest"):
+        unpack_standing(told)
 
 
 def test_a_disk_that_takes_nothing_is_told_and_tried_again(

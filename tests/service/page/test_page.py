@@ -199,7 +199,7 @@ def test_from_a_stop_to_the_policy_again(chromium: Any, running: Running, robot:
         page.click("[data-action=release]")
         assert page.locator("#confirm-no").evaluate("(b) => b === document.activeElement")
         page.click("#confirm-yes")
-        says(page, "#confirm-error", "Not done: send the token")
+        says(page, "#confirm-error", "Not done: this token does not open that; send the")
         page.keyboard.press("Escape")
         page.fill("#operator-token", OPERATOR)
         for action, after in (("release", "reset"), ("reset", "engage"), ("engage", "")):
