@@ -59,6 +59,22 @@ def test_a_memory_comes_back_bit_for_bit(tmp_path: Path, seed: int) -> None:
     assert store.written == 1
 
 
+def test_a_file_in_which_one_bit_was_altered_is_refused(tmp_path: Path, seed: int) -> None:
+    """Any bit, of numbers too, which are others without it and look as good."""
+    store = SnapshotStore(tmp_path)
+    store.write(memory(seed))
+    whole, rng = store.path("r1").read_bytes(), np.random.default_rng(seed)
+    numbers = 8 + int.from_bytes(whole[:8], "little")
+    for at in (*rng.integers(0, numbers, 60), *rng.integers(numbers, len(whole), 60)):
+        data = bytearray(whole)
+        data[at] ^= 1 << rng.integers(8)
+        store.path("r1").write_bytes(data)
+        with pytest.raises(CheckpointError, match=r"r1\.safetensors: "):
+            store.read("r1")
+    store.path("r1").write_bytes(whole)
+    assert store.read("r1") is not None
+
+
 def test_a_file_of_version_1_says_nothing_of_channels(tmp_path: Path, seed: int) -> None:
     store, kept = SnapshotStore(tmp_path), memory(seed, channels=())
     store.write(kept)
@@ -133,22 +149,6 @@ def test_where_breakers_stand_is_read_or_an_error(tmp_path: Path, field: str, va
     store.standing_path("r1").write_text(json.dumps({**told, "version": 1, field: value}))
     with pytest.raises(CheckpointError, match=r"r1\.breakers\.json: not where"):
         store.read_standing("r1")
-
-
-def test_a_file_in_which_one_bit_was_altered_is_refused(tmp_path: Path, seed: int) -> None:
-    """Any bit, of numbers too, which are others without it and look as good."""
-    store = SnapshotStore(tmp_path)
-    store.write(memory(seed))
-    whole, rng = store.path("r1").read_bytes(), np.random.default_rng(seed)
-    numbers = 8 + int.from_bytes(whole[:8], "little")
-    for at in (*rng.integers(0, numbers, 60), *rng.integers(numbers, len(whole), 60)):
-        data = bytearray(whole)
-        data[at] ^= 1 << rng.integers(8)
-        store.path("r1").write_bytes(data)
-        with pytest.raises(CheckpointError, match=r"r1\.safetensors: "):
-            store.read("r1")
-    store.path("r1").write_bytes(whole)
-    assert store.read("r1") is not None
 
 
 def test_another_robot_s_file_is_refused(tmp_path: Path, seed: int) -> None:
