@@ -45,7 +45,7 @@ class Crew:
         self, seats: Sequence[Seat], settings: ServeSettings, gather: Gather | None = None
     ) -> None:
         cpu = placeable(settings.cpu, settings.priority)
-        memory.share_heap()  # before there are threads
+        memory.steady_heap()  # before there are threads
         self.seats = tuple(seats)
         self.channels: tuple[Channel, ...] = ()
         self.period = _period(self.seats[0], settings)

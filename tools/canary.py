@@ -88,7 +88,7 @@ def counted(action: float) -> int:
 @click.option("--patience", type=float, help="Seconds for what slow peers get; default as served.")
 def main(model: bool, leak: int, patience: float | None) -> None:
     """Serve until SIGTERM."""
-    memory.share_heap()  # as `wmrt serve`
+    memory.steady_heap()  # as `wmrt serve`
     settings = read_settings()
     if patience is not None:
         protocols.HEAD = peer.STALL = security.BODY_SECONDS = patience

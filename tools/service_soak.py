@@ -33,10 +33,11 @@ from wmrt.core.errors import WmrtError
 from wmrt.runtime.bench.flat import LEAK, LIMIT, growth, uncertainty, verdict
 
 READINGS = 240
-#: Steps of each robot before the first reading: more than anything is kept of. Trouble comes in
-#: between so often, s: what the C library keeps for each thread to use again has to be full, too.
+#: Steps of each robot before the first reading: more than anything is kept of. As many troubles
+#: come in between as in an hour, s apart: memory that a coincidence of them takes is not given back
+#: as long as one small object of it is left, so the first of each kind would look like growth.
 WARM_UP = 10_500
-WARM_EVERY = 0.5
+WARM_TROUBLES, WARM_EVERY = 360, 0.5
 
 
 class Rider:
@@ -168,7 +169,7 @@ def soak(
     """Readings over ``seconds``, with trouble every ``every`` seconds."""
     riders = [Rider(service.unix, f"r{i}", hz, canary, warm_up) for i in range(robots)]
     trouble = Trouble(service, riders)
-    while not all(rider.ready() for rider in riders):
+    while not all(rider.ready() for rider in riders) or trouble.told.total() < WARM_TROUBLES:
         trouble.comes()
         time.sleep(WARM_EVERY)
     trouble.told.clear()

@@ -168,15 +168,15 @@ def test_a_service_that_is_not_there_is_told(
     assert "Connection refused" in capsys.readouterr().err
 
 
-def test_threads_share_a_heap_from_the_first_one_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_heap_is_settled_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
 
     def listening(settings: Any) -> Any:
         done.append("listening")
         raise WmrtError("enough")
 
-    monkeypatch.setattr("wmrt.core.memory.share_heap", lambda: done.append("shared"))
+    monkeypatch.setattr("wmrt.core.memory.steady_heap", lambda: done.append("steady"))
     monkeypatch.setattr("wmrt.service.server.listening", listening)
     with pytest.raises(WmrtError, match="enough"):
         _serve(ServeSettings(port=0), None)
-    assert done == ["shared", "listening"]
+    assert done == ["steady", "listening"]

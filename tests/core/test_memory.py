@@ -143,9 +143,32 @@ print(heaps() - before)
 
 
 @pytest.mark.skipif(heaps() is None, reason="not glibc")
-@pytest.mark.parametrize(("first", "more"), [("assert memory.share_heap()", 0), ("", 5)])
+@pytest.mark.parametrize(("first", "more"), [("assert memory.steady_heap()", 0), ("", 5)])
 def test_a_thread_has_a_heap_of_its_own_unless_told(first: str, more: int) -> None:
     code = _HEAPS.format(first=first)
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout == f"{more}\n"
+
+
+_BLOCKS = """
+import ctypes
+from tests.core.heaps import mapped
+from wmrt.core import memory
+
+{first}
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+libc.free(libc.malloc(8 << 20))  # a large block
+before = mapped()
+kept = libc.malloc(256 << 10)
+print(mapped() - before)
+"""
+
+
+@pytest.mark.skipif(heaps() is None, reason="not glibc")
+@pytest.mark.parametrize(("first", "more"), [("assert memory.steady_heap()", 1), ("", 0)])
+def test_what_is_read_into_has_pages_of_its_own(first: str, more: int) -> None:
+    code = _BLOCKS.format(first=first)
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout == f"{more}\n"
 
@@ -158,4 +181,4 @@ def test_another_c_library_has_heaps_as_it_likes(
         raise error
 
     monkeypatch.setattr(memory.ctypes, "CDLL", refuse)
-    assert not memory.share_heap()
+    assert not memory.steady_heap()

@@ -75,7 +75,7 @@ def command(
 def _serve(settings: Any, json_path: Path | None) -> None:
     from wmrt.core import memory
 
-    memory.share_heap()  # before there are threads
+    memory.steady_heap()  # before there are threads
     from wmrt.service import operations
     from wmrt.service.crew import load_crew
     from wmrt.service.logs import logs_of

@@ -17,7 +17,11 @@ from wmrt.core.errors import OutOfMemoryError, WmrtError
 _CGROUP = Path("/proc/self/cgroup")
 _CGROUPS = Path("/sys/fs/cgroup")
 _STATUS = Path("/proc/self/status")
-_M_ARENA_MAX = -8
+#: Of glibc's mallopt (malloc.h).
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+#: Bytes from which an allocation has pages of its own, which go back at once: where glibc begins.
+#: Bytes at the heap's end that are kept for the next one that asks.
+_OWN_PAGES, _KEPT = 128 << 10, 16 << 20
 #: How torch says that it could not allocate, with the bytes it asked for.
 _ALLOCATION = re.compile(
     r"can't allocate memory: you tried to allocate (\d+)|not enough memory.*?(\d+) bytes"
@@ -74,20 +78,25 @@ def told(what: str, size: Callable[[], int | None] = lambda: None) -> Iterator[N
         raise OutOfMemoryError(_message(what, asked, size())) from error
 
 
-def share_heap() -> bool:
-    """Have the C library give all threads that begin from now on memory of the same heap; False
-    where it knows no other way, or is not glibc. It cannot be undone.
+def steady_heap() -> bool:
+    """Have the C library's heap stay as it is in a process that runs for months; False where it
+    knows no way, or is not glibc. It concerns threads that begin from now on; it cannot be undone.
 
     glibc gives each thread a heap of its own, up to eight for each processor. What one thread takes
     and another frees leaves holes in all of them: a service with 30 threads grew by 60 KB with
     every page that somebody asked for, for as long as it was looked at, and not at all with one
     heap. Python's threads wait for each other anyway.
+
+    It also raises, with the first large block that is freed, the size from which a block has pages
+    of its own, up to 32 MiB. From then on the 256 KiB that asyncio takes to read from a connection
+    are looked for among small objects, and the heap grows by so much whenever these lie in between.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
         return False
-    return bool(mallopt(_M_ARENA_MAX, 1))
+    options = {_M_ARENA_MAX: 1, _M_MMAP_THRESHOLD: _OWN_PAGES, _M_TRIM_THRESHOLD: _KEPT}
+    return all(mallopt(option, value) for option, value in options.items())
 
 
 def _asked(error: BaseException) -> int | None:
