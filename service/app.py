@@ -89,17 +89,16 @@ def make_app(
         version=__version__,
         description=_DESCRIPTION,
         lifespan=life,
-        docs_url=None,  # their pages load scripts from elsewhere
-        redoc_url=None,
+        openapi_url=None,  # see `document`; pages that show it would load scripts from elsewhere
     )
     app.include_router(_routes(host))
     app.router.routes.append(Route("/v1/live", Viewers(host, Live(host)), methods=["GET"]))
     app.router.routes.extend(assets.routes())
     answer_errors(app, host)
-    document(app)
     gate = Gate(Quick(app, host, Stream(host, buckets)), host, buckets)
     metrics = Metrics(host, lambda: gate.connections, dropped)
     app.include_router(_metrics(metrics))
+    app.router.routes.append(document(app))
     return gate
 
 
