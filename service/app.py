@@ -222,11 +222,12 @@ def _facts(router: APIRouter, host: Host) -> None:
         robot: str | None = Query(
             None, description="All robots if it is left out.", examples=["r2"]
         ),
-    ) -> dict[str, Any]:
+    ) -> Response:
         """State, counters and last events of the breakers."""
         if robot is not None:
             require_routed(host.settings, routed_by(host.settings, request.scope), robot)
-        return await operations.breakers(host, robot)
+        told = await operations.breakers(host, robot)
+        return Response(told, media_type="application/json")
 
 
 def _metrics(metrics: Metrics) -> APIRouter:

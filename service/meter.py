@@ -8,6 +8,7 @@ looked up beforehand. `wmrt.service.metrics` and `/v1/info` read it.
 from __future__ import annotations
 
 import time
+from array import array
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -73,7 +74,7 @@ class Histogram:
     def __init__(self, edges: Sequence[float]) -> None:
         self.edges = tuple(edges)
         self._bounds = [round(edge * 1e9) for edge in edges]
-        self.counts = [0] * (len(self._bounds) + 1)
+        self.counts = array("q", [0]) * (len(self._bounds) + 1)
         self.total_ns = 0
 
     def observe(self, ns: int) -> None:

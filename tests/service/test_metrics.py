@@ -268,7 +268,7 @@ def test_a_histogram_s_edges_belong_to_the_bucket_below() -> None:
     histogram = Histogram((0.001, 0.002))
     for ns in (-5, 0, 1_000_000, 1_000_001, 2_000_000, 2_000_001, 10**12):
         histogram.observe(ns)
-    assert histogram.counts == [3, 2, 2] and histogram.count == 7
+    assert list(histogram.counts) == [3, 2, 2] and histogram.count == 7
     assert histogram.total_ns == sum((0, 0, 1_000_000, 1_000_001, 2_000_000, 2_000_001, 10**12))
 
 
