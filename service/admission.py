@@ -8,12 +8,13 @@ here. What is not plainly such a request goes the ordinary way, on which everyth
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from http import HTTPStatus
 from typing import Any
 
-from wmrt.core.wire import refused_json
+from wmrt.core.wire import Refused, refused_json
 from wmrt.service.host import Host
 from wmrt.service.refusals import Refusal
 from wmrt.service.routing import routed_by
@@ -24,6 +25,8 @@ from wmrt.service.sessions import NAME
 _LINE = b"GET /v1/stream HTTP/1.1\r\n"
 _END = b"\r\n\r\n"
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+#: Answers that are kept as bytes: a burst of clients is told the same.
+_ANSWERS = 64
 
 
 class Admission:
@@ -37,6 +40,10 @@ class Admission:
         host = self._host
         taken = len(host.registry.places) == len(host.crew.seats)
         return taken and host.warm and not host.draining
+
+    def busy(self) -> bool:
+        """Whether a robot waits for its answer."""
+        return self._host.outbox.working
 
     def refusal(self, head: bytes, peer: Any) -> bytes | None:
         """The answer to a request that is to be refused; None: it goes the ordinary way.
@@ -64,7 +71,7 @@ class Admission:
                 raise full
         except Refusal as refusal:
             host.refuse(refusal)
-            return answer(refusal)
+            return answer(refusal.name, str(refusal), refusal.status)
 
 
 def opening(head: bytes, peer: Any) -> dict[str, Any] | None:
@@ -90,12 +97,12 @@ def opening(head: bytes, peer: Any) -> dict[str, Any] | None:
     return scope
 
 
-def answer(refusal: Refusal) -> bytes:
+@functools.lru_cache(_ANSWERS)
+def answer(name: str, message: str, status: int) -> bytes:
     """A refusal as the whole answer of HTTP, after which the connection ends."""
-    body = json.dumps(refused_json(refusal.refused)).encode()
-    status = refusal.status
+    body = json.dumps(refused_json(Refused(name, message))).encode()
     lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", "content-type: application/json"]
-    if refusal.name == "unauthorized":
+    if name == "unauthorized":
         lines.append("www-authenticate: Bearer")
     lines += [f"content-length: {len(body)}", "connection: close"]
     return "\r\n".join(lines).encode() + _END + body

@@ -55,6 +55,11 @@ class Outbox:
         self._told: deque[tuple[Job, Acted, int]] = deque()
         self._coming, self._caught_up = False, 0.0  # `catch_up` will be called; when it was last
 
+    @property
+    def working(self) -> bool:
+        """Whether a robot waits for its answer. Any thread."""
+        return len(self.jobs) > len(self._told)
+
     def add(self, job: Job) -> None:
         """It is in work. Any thread."""
         with self._counting:

@@ -136,11 +136,9 @@ class Gate:
 
     def check(self, scope: Scope) -> Rights:
         """What it may do; `Refusal` for what may not pass."""
-        headers = {
-            name.decode("latin-1").lower(): v.decode("latin-1") for name, v in scope["headers"]
-        }
+        headers = {name.lower(): value for name, value in scope["headers"]}
         client = scope["state"]["client"]
-        rights = self._tokens.rights(headers.get("authorization"))
+        rights = self._tokens.rights(headers.get(b"authorization", b"").decode("latin-1"))
         entitled = rights.metrics if scope["path"] == METRICS_PATH else rights.client
         # Probes are let through when clients are many: that is when somebody looks.
         if scope["path"] not in OPEN_PATHS:
@@ -154,22 +152,22 @@ class Gate:
         self._check_site(headers)
         if not entitled and scope["path"] not in FREE_PATHS:
             self._host.audit.note("unauthorized", client=client, path=str(scope["path"])[:80])
-            wrong = "this token does not open that; " if "authorization" in headers else ""
+            wrong = "this token does not open that; " if b"authorization" in headers else ""
             raise Refusal("unauthorized", f"{wrong}send the token: Authorization: Bearer <token>")
-        size = headers.get("content-length", "")
+        size = headers.get(b"content-length", b"").decode("latin-1")
         if size.isdecimal() and int(size) > self._settings.max_body:
             raise _too_large(self._settings.max_body)
         return rights
 
-    def _check_site(self, headers: dict[str, str]) -> None:
+    def _check_site(self, headers: dict[bytes, bytes]) -> None:
         """No page of another site may speak for whoever looks at it, nor reach this host under a
         name that the page's owner has made up."""
-        host = headers.get("host", "")
+        host = headers.get(b"host", b"").decode("latin-1")
         name = _parts(f"//{host}").hostname or ""
         if host and not self._settings.open and name not in self._names:
             raise Refusal("forbidden", f"this service is not called {name[:80]}; see --name")
-        origin = headers.get("origin")
-        if origin is not None and _parts(origin).netloc != host:
+        origin = headers.get(b"origin")
+        if origin is not None and _parts(origin.decode("latin-1")).netloc != host:
             raise Refusal("forbidden", "requests from pages of other sites are not served")
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from wmrt import __version__
@@ -22,6 +23,7 @@ from wmrt.service.settings import ServeSettings
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 #: Seconds at the end for spans that were not sent yet.
 PARTING = 2.0
+_NOTHING = nullcontext()
 
 
 class Telemetry:
@@ -47,13 +49,17 @@ class Telemetry:
         self._context = require("opentelemetry.context", "otel")
         self._propagator = propagation.TraceContextTextMapPropagator()
 
-    @contextlib.contextmanager
-    def span(self, name: str, **attributes: str | int | float | bool | None) -> Iterator[None]:
+    def span(
+        self, name: str, **attributes: str | int | float | bool | None
+    ) -> AbstractContextManager[None]:
         """What happens in the block, as a span ``wmrt.<name>``. A refusal is told by its name, any
         other error by its type; neither tokens nor sessions belong in attributes."""
-        if self._tracer is None:
-            yield
-            return
+        return _NOTHING if self._tracer is None else self._span(name, attributes)
+
+    @contextlib.contextmanager
+    def _span(
+        self, name: str, attributes: Mapping[str, str | int | float | bool | None]
+    ) -> Iterator[None]:
         given = {f"wmrt.{key}": value for key, value in attributes.items() if value is not None}
         with self._tracer.start_as_current_span(
             f"wmrt.{name}", attributes=given, record_exception=False, set_status_on_exception=False
@@ -66,16 +72,16 @@ class Telemetry:
                 span.set_status(self._status(self._code.ERROR))
                 raise
 
-    @contextlib.contextmanager
-    def incoming(self, headers: Any) -> Iterator[None]:
+    def incoming(self, headers: Any) -> AbstractContextManager[None]:
         """Spans of the block belong to the trace that a request names (W3C ``traceparent``).
 
         Args:
             headers: pairs of bytes, as ASGI has them.
         """
-        if self._tracer is None:
-            yield
-            return
+        return _NOTHING if self._tracer is None else self._incoming(headers)
+
+    @contextlib.contextmanager
+    def _incoming(self, headers: Any) -> Iterator[None]:
         named = {name.decode("latin-1").lower(): v.decode("latin-1") for name, v in headers}
         token = self._context.attach(self._propagator.extract(named))
         try:
