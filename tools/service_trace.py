@@ -31,8 +31,8 @@ PIECES = {
     "policy": ("policy_begins", "policy_ends"),
     "controller: decide": ("policy_ends", "decided"),
     "pack": ("decided", "answering"),
-    "back to the client": ("answering", "heard"),
-    "client: decode": ("heard", "returned"),
+    "back to the client, and decode": ("answering", "heard"),
+    "client: return": ("heard", "returned"),
 }
 
 
@@ -158,7 +158,7 @@ def ask(address: str, state: Callable[[dict[str, Any]], Any], count: int) -> lis
     """Steps of one client, each with its side's stamps."""
     now: dict[str, int] = {}
     stamped(Channel, "send", now, before="sending")
-    stamped(Channel, "_came", now, before="heard")
+    stamped(Channel, "answer", now, after="heard")
     rows = []
     with connect(address, "traced", opening=120.0, deadline=10.0) as client:
         given = state(client.schema)

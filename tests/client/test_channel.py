@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from websockets.frames import Frame, Opcode
@@ -17,8 +18,10 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from tests.core.codecs import WAYS, arm
+from tests.core.test_wire import acted
 from wmrt.client.address import Address
 from wmrt.client.channel import Channel, Lost
+from wmrt.core.wire import Acted, pack_acted, unpack_acted
 
 
 @pytest.fixture(params=WAYS, autouse=True)
@@ -95,6 +98,45 @@ def test_messages_in_any_pieces_are_heard(tmp_path: Path, seed: int, known: bool
             assert [channel.receive(soon()) for _ in wanted] == wanted
             writer.join(30.0)
             assert channel._known is known and channel._rest == b"" and not channel._messages
+
+
+def test_answers_are_heard_between_any_frames(tmp_path: Path, seed: int) -> None:
+    """In any pieces, and in their order; one that comes alone is one already where C reads it."""
+    rng = random.Random(seed)
+    with dialled(tmp_path) as (channel, peer):
+        wire, wanted = b"", list[Any]()
+        for _ in range(40):
+            if rng.random() < 0.7:
+                wanted.append(acted(rng))
+                wire += Frame(Opcode.BINARY, pack_acted(wanted[-1])).serialize(mask=False)
+            else:
+                more, heard = any_frames(rng)
+                wire, wanted = wire + more, wanted + heard
+        writer = threading.Thread(target=torn, args=(random.Random(seed), peer, wire))
+        writer.start()
+        for want in wanted:
+            got = channel.answer(soon())
+            packed = isinstance(want, Acted) and isinstance(got, bytes)
+            assert (unpack_acted(got) if packed else got) == want
+        writer.join(30.0)
+        kinds = set()
+        for _ in range(20):
+            channel.silent = 1.0
+            one = acted(rng)
+            peer.sendall(Frame(Opcode.BINARY, pack_acted(one)).serialize(mask=False))
+            kinds.add(type(got := channel.answer(soon())))
+            assert (got if isinstance(got, Acted) else unpack_acted(got)) == one
+            assert channel.silent is None
+        assert kinds == {bytes if channel._receive is None else Acted}
+        channel.silent = 1.0
+        with pytest.raises(TimeoutError):
+            channel.answer(time.monotonic() + 0.02)
+        assert channel.silent == 1.0
+        peer.close()
+        with pytest.raises(Lost, match=r"closed|reset"):
+            channel.answer(soon())
+        channel.drop()
+        assert channel._line.file is None
 
 
 def torn(rng: random.Random, peer: socket.socket, wire: bytes) -> None:

@@ -35,7 +35,7 @@ SYSTEM = {
     *("errno.h", "limits.h", "math.h", "poll.h", "pthread.h", "sched.h", "signal.h", "stdatomic.h"),
     *("stdbool.h", "stddef.h", "stdint.h", "stdlib.h", "string.h", "time.h", "sys/auxv.h"),
     *("cpuid.h", "immintrin.h", "arm_neon.h"),
-    *("Python.h", "sys/random.h"),
+    *("Python.h", "sys/random.h", "sys/socket.h"),
 }
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wvla", "-Wstrict-prototypes"]
 WARNINGS += ["-Wmissing-prototypes", "-Wpointer-arith", "-Werror"]

@@ -25,7 +25,7 @@ from wmrt.client.frames import bounds, is_plain, masked
 from wmrt.client.line import Line, left, out_of_time
 from wmrt.core.codec import codec
 from wmrt.core.errors import ServiceError
-from wmrt.core.wire import REFUSALS, ROBOT_HEADER
+from wmrt.core.wire import REFUSALS, ROBOT_HEADER, Acted
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 #: Bytes of one message; the schema comes in the largest.
@@ -70,6 +70,7 @@ class Channel:
         self._rest = b""  # of a frame that is not whole
         self._known = False  # where frames begin
         native = codec().native
+        self._receive = None if native is None else codec().answers.receive
         self._masked = masked if native is None else native.masked
         self._payload = None if native is None else native.payload
         self._protocol = ClientProtocol(parse_uri(address.uri), max_size=_MAX)
@@ -131,6 +132,25 @@ class Channel:
             self._read(end)
         return self._messages.popleft()
 
+    def answer(self, end: float) -> Acted | bytes | str:
+        """`receive`; an answer that comes alone and whole is one already: 4 us less of a step."""
+        while not self._messages:
+            file = self._line.file
+            if self._receive is None or file is None or not self._free():
+                self._read(end)
+                continue
+            wait = int(left(end) * 1e3) + 1
+            try:
+                heard = self._receive(file, wait)
+            except OSError as error:
+                raise self._lost(error.strerror or str(error)) from None
+            if isinstance(heard, Acted):
+                self.silent = None
+                return heard
+            if heard is not None:
+                self._take_in(heard, end)
+        return self._messages.popleft()
+
     def waiting(self) -> bool:
         """Whether a message can be had without waiting; reads what has come. May raise `Lost`."""
         while not self._messages and self._line.readable():
@@ -162,6 +182,9 @@ class Channel:
             if out_of_time(error):
                 raise
             raise self._lost(error.strerror or str(error)) from None
+        self._take_in(data, end)
+
+    def _take_in(self, data: bytes, end: float) -> None:
         self.silent = None
         if data and self._known:
             if self._frames(data):
@@ -182,11 +205,10 @@ class Channel:
 
     def _frames(self, data: bytes) -> bool:
         """Take in frames; whole binary messages go the short way. True if all of them did."""
-        free = not self._rest and not self._within and self._protocol.state is State.OPEN
-        if self._payload is not None and free:  # an answer is one frame, and comes in one piece
+        if self._payload is not None and self._free():  # an answer is one frame, in one piece
             whole = self._payload(data)
             if whole is not None:
-                self._came(whole)
+                self._messages.append(whole)
                 return True
         data, at, short = self._rest + data, 0, True
         while (found := bounds(data, at)) is not None:
@@ -197,13 +219,18 @@ class Channel:
             elif end > len(data):
                 break
             elif is_plain(data, at) and not self._within and self._protocol.state is State.OPEN:
-                self._came(data[begin:end])
+                self._messages.append(data[begin:end])
             else:
                 self._parse(data[at:end])
                 short = False
             at = end
         self._rest = data[at:]
         return short
+
+    def _free(self) -> bool:
+        """Whether the next bytes begin a message."""
+        whole = self._known and not self._rest and not self._within
+        return whole and self._protocol.state is State.OPEN
 
     def _parse(self, data: bytes) -> None:
         """Give bytes to the protocol, and take what it makes of them."""
@@ -225,10 +252,7 @@ class Channel:
         self._within = not frame.fin
         if frame.fin:
             whole = b"".join(self._parts)
-            self._came(whole.decode(errors="replace") if self._text else whole)
-
-    def _came(self, message: bytes | str) -> None:
-        self._messages.append(message)
+            self._messages.append(whole.decode(errors="replace") if self._text else whole)
 
     def _flush(self, end: float) -> None:
         for data in self._protocol.data_to_send():

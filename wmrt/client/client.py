@@ -154,7 +154,6 @@ class Client:
         end = began * 1e-9 + (self._deadline if deadline is None else seconds(deadline))
         self._sequence += 1
         sequence, sent = self._sequence, False
-        self._sent.note(sequence, began)
         while True:
             channel = self._channel(end, f"sequence {sequence}")
             if sent and self._link.taken >= sequence:
@@ -162,6 +161,8 @@ class Client:
                 raise ServiceError(said, "answer_lost")
             try:
                 channel.send(self._message(sequence, state, captured_ns), end)
+                if not sent:  # once the service has something to do
+                    self._sent.note(sequence, began)
                 again, sent = sent, True
                 acted = self._link.answer(channel, sequence, end, again)
                 if acted is None:

@@ -22,6 +22,9 @@ class Line:
     Args:
         own: a connected socket, plain or TLS. It is closed with this.
         spin: seconds for which a read looks again and again before the thread sleeps.
+
+    Attributes:
+        file: descriptor of a plain socket that is not looked at again and again; else None.
     """
 
     def __init__(self, own: socket.socket, spin: float = 0.0) -> None:
@@ -30,6 +33,7 @@ class Line:
         self._readable, self._writable = select.poll(), select.poll()
         self._readable.register(own, select.POLLIN)
         self._writable.register(own, select.POLLOUT)
+        self.file = own.fileno() if self._plain and not spin else None
         if self._plain:
             own.setblocking(False)
 
@@ -82,6 +86,7 @@ class Line:
         self._own.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
+        self.file = None  # its number may become another's
         self._own.close()
 
 

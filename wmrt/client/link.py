@@ -202,8 +202,10 @@ class Link:
         self, channel: Channel, end: float
     ) -> tuple[Acted | None, tuple[str, str, int | None] | None]:
         """The next message: an answer of this epoch, a refusal, or neither."""
-        message = channel.receive(end)
+        message = channel.answer(end)
         try:
+            if isinstance(message, Acted):
+                return self._take(message), None
             if isinstance(message, bytes):
                 return self._take(self.codec.unpack_acted(message)), None
             data = read_object(message)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import gc
 import random
+import socket
 import sys
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.core.codecs import require_native
+from tests.core.native.test_receive import received
 from tests.core.pairs import (
     LAYOUTS,
     Both,
@@ -88,7 +91,17 @@ def calls(seed: int) -> dict[str, Callable[[], Any]]:
     body = len(message) - layout.bytes
     other = message[:body] + b"\xff\xff" + message[body + 2 :]
     long = observed(rng)._replace(robot="x" * 65, state=head.state)
+
+    def brought(wire: bytes) -> Any:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            theirs.send(wire)
+            return answers.receive(ours.fileno(), 10_000)
+
     return {
+        "receive, an answer": lambda: brought(framed),
+        "receive, bytes": lambda: brought(packed),
+        "receive, no socket": lambda: outcome(partial(received, answers), 10**6),
         "write": lambda: both.native.write(head),
         "write, refused": lambda: outcome(both.native.write, long),
         "read": lambda: both.native.read(message),

@@ -215,21 +215,28 @@ static PyObject *unpacked(struct answers *self, const unsigned char *data) {
   return codec_make(self->type, items, ITEMS);
 }
 
+/* The answer that is a message, if it is one. */
+enum result codec_read_answer(PyObject *own, const unsigned char *data, Py_ssize_t size,
+                              PyObject **made) {
+  if (size < FIXED || memcmp(data, "WM", 2) != 0 || data[2] != VERSION || data[3] != ACTION) {
+    return DECLINED;
+  }
+  Py_ssize_t texts = data[70] + data[71] + data[72];
+  if (size != FIXED + texts + 4 * (Py_ssize_t)load(data + 73, 2)) {
+    return DECLINED;
+  }
+  *made = unpacked((struct answers *)own, data);
+  return *made == NULL ? codec_declined() : DONE;
+}
+
 /* unpack(data): the answer that is a message of bytes. */
 static PyObject *answers_unpack(PyObject *own, PyObject *data) {
   struct answers *self = (struct answers *)own;
   if (PyBytes_CheckExact(data)) {
-    Py_ssize_t size = PyBytes_Size(data);
+    PyObject *made = NULL;
     const unsigned char *bytes = (const unsigned char *)PyBytes_AsString(data);
-    bool known = size >= FIXED && memcmp(bytes, "WM", 2) == 0 && bytes[2] == VERSION;
-    if (known && bytes[3] == ACTION) {
-      Py_ssize_t texts = bytes[70] + bytes[71] + bytes[72];
-      if (size == FIXED + texts + 4 * (Py_ssize_t)load(bytes + 73, 2)) {
-        PyObject *made = unpacked(self, bytes);
-        if (made != NULL || codec_declined() == FAILED) {
-          return made;
-        }
-      }
+    if (codec_read_answer(own, bytes, PyBytes_Size(data), &made) != DECLINED) {
+      return made;
     }
   }
   return PyObject_CallFunctionObjArgs(self->unpack, data, NULL);
@@ -271,6 +278,7 @@ static PyMethodDef methods[] = {
   {"pack", answers_pack, METH_O, NULL},
   {"frame", answers_frame, METH_O, NULL},
   {"unpack", answers_unpack, METH_O, NULL},
+  {"receive", (PyCFunction)(void (*)(void))codec_receive, METH_FASTCALL, NULL},
   {NULL, NULL, 0, NULL},
 };
 

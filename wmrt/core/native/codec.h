@@ -68,6 +68,11 @@ enum result codec_column(const struct layout *layout, const struct field *field,
 
 /* columns.c, answers.c: the types of the module. */
 extern PyType_Spec codec_columns_spec, codec_answers_spec;
+enum result codec_read_answer(PyObject *own, const unsigned char *data, Py_ssize_t size,
+                              PyObject **made);
+
+/* receive.c: of the answers' type. */
+PyObject *codec_receive(PyObject *own, PyObject *const *given, Py_ssize_t count);
 
 static inline uint64_t load(const unsigned char *data, int bytes) {
   uint64_t value = 0;
