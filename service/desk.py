@@ -164,6 +164,8 @@ class Desk:
             self._reply(job, Refusal("discarded", "a reset came before its step", seen.sequence))
             return False
         self._job = (job, time.perf_counter_ns(), skipped)
+        if self.bell is not None:
+            self.bell.busy()
         self.seat.enter()
         captured = None if self._simulated else job.captured_ns
         if isinstance(self.controller, TimedController):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import threading
 import weakref
 from typing import Protocol
 
@@ -42,7 +43,7 @@ class Source(Protocol):
         """It was woken by that: there is something to read. Must not raise."""
 
     def unwatch(self) -> None:
-        """It was woken by somebody else, and is about to do what that one wants."""
+        """It is about to do something else than to wait."""
 
 
 class Doorbell(Bell):
@@ -65,6 +66,7 @@ class Doorbell(Bell):
         # is still to be stopped, by ringing.
         weakref.finalize(self, os.close, self._event).atexit = False
         self._source: Source | None = None
+        self._thread: int | None = None
 
     def attach(self, source: Source) -> None:
         """Wait for ``source`` too, from the next time on, instead of another one."""
@@ -79,7 +81,19 @@ class Doorbell(Bell):
     def ring(self) -> None:
         os.eventfd_write(self._event, 1)
 
+    def mine(self) -> bool:
+        """Whether the caller is the thread that waits here."""
+        return threading.get_ident() == self._thread
+
+    def busy(self) -> None:
+        """The thread has something to do, or is about to: whoever else reads the source is to be
+        woken by it until the next `wait`. Any thread."""
+        source = self._source
+        if source is not None:
+            source.unwatch()
+
     def wait(self) -> None:
+        self._thread = threading.get_ident()
         source = self._source
         file = -1 if source is None else source.watch()
         woken = self._look(self._event, file, self._spin_ns)

@@ -33,6 +33,7 @@ from wmrt.service.telemetry import Telemetry
 from wmrt.service.worker import start_io_threads
 
 Done = Callable[[Acted | Refusal], None]
+Send = Callable[[Acted], bool]
 #: Seconds that a robot has to be kept in when the service stops.
 PUT_AWAY = 5.0
 
@@ -167,9 +168,7 @@ class Host:
         """Count a refusal and tell who listens, once: whoever sends it to a client calls this."""
         self.outbox.refuse(refusal)
 
-    def submit(
-        self, seen: Observed, done: Done, send: Callable[[Acted], bool] | None = None
-    ) -> None:
+    def submit(self, seen: Observed, done: Done, send: Send | None = None) -> None:
         """Hand an observation in; ``done`` gets the answer, in the event loop.
 
         Args:
@@ -184,7 +183,8 @@ class Host:
             self.require_serving()
             place = self.registry.place(seen.robot)
             with place.entering:
-                self._post(place, seen, done, send)
+                captured = place.session.admit(seen, time.monotonic_ns())
+                self._post(place, seen, captured, done, send)
         except Refusal as refusal:
             refusal.sequence, refusal.robot = seen.sequence, seen.robot
             if place is not None:
@@ -197,7 +197,7 @@ class Host:
         seen: Observed,
         allowed: Callable[[], bool],
         done: Done,
-        send: Callable[[Acted], bool] | None,
+        send: Send | None,
     ) -> bool:
         """`submit` in another thread than the event loop's. False, and nothing has changed, if it
         would be refused: saying so, and counting it, is the event loop's.
@@ -211,13 +211,13 @@ class Host:
         with place.entering:
             if place.leaving or not place.session.fits(seen) or not allowed():
                 return False
-            self._post(place, seen, done, send)
+            captured = place.session.accept(seen, time.monotonic_ns())
+            self._post(place, seen, captured, done, send)
         return True
 
     def _post(
-        self, place: Place, seen: Observed, done: Done, send: Callable[[Acted], bool] | None
+        self, place: Place, seen: Observed, captured: int | None, done: Done, send: Send | None
     ) -> None:
-        captured = place.session.admit(seen, time.monotonic_ns())
         job = Job(seen, captured, time.perf_counter_ns(), done, send)
         self.outbox.add(job)
         replaced = place.desk.post(job)

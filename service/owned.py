@@ -6,7 +6,8 @@ the end of taking in, so whoever reads next goes on where the other one has stop
 who is woken. An epoll of its own, which the event loop watches, holds the socket: while the
 policy's thread waits for the socket itself, nothing in it wakes the event loop but the connection's
 end. While a step runs, the event loop is woken as ever: a newer observation replaces one that
-waits, a reset discards what is in work, and a policy that hangs holds nobody up.
+waits, a reset discards what is in work, and a policy that hangs holds nobody up. From just before
+its answer on, the thread is about to wait, and the event loop is left alone.
 
 The policy's thread takes whole binary messages that nothing is wrong with. All else is the event
 loop's, in the order in which it came.
@@ -45,7 +46,8 @@ def _no_room(seen: Observed) -> bool:
 
 
 class OwnedWebSocket(DirectWebSocket):
-    """The protocol of one connection; all but `watch`, `take_in` and `unwatch` in the event loop.
+    """The protocol of one connection. All of it runs in the event loop, but for `send_now` and what
+    is said to.
 
     Until `share` and after `unshare` it is a `DirectWebSocket`, also where the transport is none
     whose socket can be read beside it (TLS, another event loop).
@@ -170,6 +172,19 @@ class OwnedWebSocket(DirectWebSocket):
             self._watched = False
             self._wake_loop(True)
 
+    def send_now(self, message: bytes) -> bool:
+        """See `DirectWebSocket.send_now`. A client that answers at once is quicker than this thread
+        is back at the socket: in a loop without a pause two of three observations woke the event
+        loop, which had to wake this thread. So from here on it is not woken; see `Doorbell.busy`.
+        """
+        bell = self._bell
+        if bell is not None and bell.mine() and self._reading.acquire(False):
+            try:
+                self._wake_loop(False)
+            finally:
+                self._reading.release()
+        return super().send_now(message)
+
     def take_in(self) -> None:
         with self._reading:
             try:
@@ -227,7 +242,7 @@ class OwnedWebSocket(DirectWebSocket):
         return end > len(data) and binary(data, at) and end - begin <= self.config.ws_max_size
 
     def _wake_loop(self, wakes: bool) -> None:
-        if self._gate is not None and self._file is not None and wakes is not self._wakes:
+        if wakes is not self._wakes and self._gate is not None and self._file is not None:
             self._wakes = wakes
             self._gate.modify(self._file, select.EPOLLIN if wakes else 0)
 

@@ -104,6 +104,10 @@ class Session:
             refusal.sequence = seen.sequence
             self.counts[refusal.name] += 1
             raise
+        return self.accept(seen, now_ns)
+
+    def accept(self, seen: Observed, now_ns: int) -> int | None:
+        """`admit` what `fits` already."""
         self.sequence, self.seen = seen.sequence, now_ns * 1e-9
         self.counts["taken"] += 1
         if seen.captured_ns is None:
