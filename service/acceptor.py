@@ -4,8 +4,9 @@ transport, a protocol or a task.
 asyncio accepts all that wait in one turn of the event loop, which a burst of clients too many then
 keeps, and with it Python's interpreter lock. Here they come a few at a time, and whoever is to be
 refused waits for the steps that are under way: with 184 at once, the fourth longest step of 16
-robots' in the next 60 ms took 4.7 and 3.7 ms where nobody waited, 2.0 and 3.4 so, 1.9 and 2.6 where
-another process refused them (medians of two runs on a 2-core machine that was busy with others).
+robots' in the next 60 ms took 4.7, 3.7 and 2.6 ms where nobody waited, 2.0, 3.4 and 1.9 so, and
+1.9, 2.6 and 1.7 where another process refused them (medians of three runs of 30 bursts each, on a
+2-core machine that was busy with others).
 """
 
 from __future__ import annotations
