@@ -286,12 +286,9 @@ def _refusal(response: Response) -> ServiceError | Lost:
     except (ValueError, KeyError, TypeError):
         if status >= 500:  # services give a reason; a fleet's proxy may just have lost its replica
             return Lost(f"a proxy answers with HTTP {status}")
-        name, message = _by_status(status), "no reason given"
+        name = next((name for name, value in REFUSALS.items() if value == status), "internal")
+        message = "no reason given"
     return ServiceError(f"{message} (HTTP {status})", name)
-
-
-def _by_status(status: int) -> str:
-    return next((name for name, value in REFUSALS.items() if value == status), "internal")
 
 
 def read_object(text: Any) -> dict[str, Any]:
