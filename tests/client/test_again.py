@@ -108,7 +108,8 @@ def test_a_fork_neither_reads_its_parent_s_answers_nor_says_good_bye_for_it(
         assert robot.counters["lost"] == 0
 
 
-def test_a_peer_that_acknowledges_nothing_is_lost_and_not_late(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["python", "c"])
+def test_a_peer_that_acknowledges_nothing_is_lost_and_not_late(tmp_path: Path, way: str) -> None:
     """The kernel gives up a connection with an error that Python calls a TimeoutError."""
     with service(tmp_path) as running, connect(running.address, "r1", **QUICK) as robot:
         robot.act(state(0.1))
@@ -116,15 +117,20 @@ def test_a_peer_that_acknowledges_nothing_is_lost_and_not_late(tmp_path: Path) -
         line, given_up = channel._line, OSError(errno.ETIMEDOUT, "Connection timed out")
         assert isinstance(given_up, TimeoutError)
 
+        def read(*_: Any) -> bytes:
+            raise given_up
+
         class Dead:
+            file = None if way == "python" else line.file
+
             def write(self, *_: Any) -> None: ...
             def close(self) -> None:
                 line.close()
 
             def read(self, *_: Any) -> bytes:
-                raise given_up
+                return read()
 
-        channel._line = Dead()
+        channel._line, channel._receive = Dead(), read
         assert robot.act(state(0.2)).action[0] == pytest.approx(0.2)  # over another one, at once
         assert robot.counters["lost"] == 1 and robot.counters["deadline_misses"] == 0
 
