@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import FULL
 from tests.core.codecs import ARMS, arm
-from tests.core.test_codec import mutated, outcome
+from tests.core.pairs import mutated, outcome
 from tests.core.test_wire import observed
 from tests.model.networks import random_state, schemas, small_schema
 from tests.service.doubles import service
