@@ -14,14 +14,13 @@ import numpy as np
 import pytest
 
 from tests.runtime.models import model_of, states
-from tests.service.doubles import CanarySeat, Running, service, until
+from tests.service.doubles import CanarySeat, QuickSeat, Running, service, until
 from tests.service.raw import state
 from wmrt.client import connect
 from wmrt.core.errors import UsageError
 from wmrt.core.wire import ROBOT_HEADER
 from wmrt.service import handover, operations
 from wmrt.service.messages import OperatorMessage
-from wmrt.service.seats import ModelSeat
 
 
 @contextlib.contextmanager
@@ -47,13 +46,13 @@ def test_a_session_goes_on_in_another_process_and_loses_nothing(tmp_path: Path, 
     for one in given:
         one["speed"] = one["speed"] or 1.0
     options: dict[str, Any] = {"period": 0.1, "clock": "step"}
-    with service(tmp_path, [ModelSeat(model_of(seed))], **options) as alone:
+    with service(tmp_path, [QuickSeat(model_of(seed))], **options) as alone:
         raw = alone.raw()
         raw.open()
         whole = [raw.acted(i, state=one).action for i, one in enumerate(given)]
 
-    def seats() -> ModelSeat:
-        return ModelSeat(model_of(seed))
+    def seats() -> QuickSeat:
+        return QuickSeat(model_of(seed))
 
     with pair(tmp_path, seats, **options) as both:
         raw, got = both[0].raw(), []

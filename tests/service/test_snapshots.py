@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +13,12 @@ import pytest
 import torch
 
 from tests.runtime.models import model_of, states
-from tests.service.doubles import CanarySeat, Running, service, until
+from tests.service.doubles import CanarySeat, QuickSeat, Running, service, until
 from tests.service.raw import Raw, state
 from wmrt.core.errors import CheckpointError, UsageError
-from wmrt.core.types import ActionSpec
 from wmrt.service.memories import Memory, Standing
 from wmrt.service.seats import ModelSeat
 from wmrt.service.snapshots import SnapshotStore
-
-
-class Quick(ModelSeat):
-    """So quick that no rate limit gets between what the model says and what is sent."""
-
-    @property
-    def actions(self) -> ActionSpec:
-        dims = self._model.actions.dims
-        return ActionSpec(tuple(replace(dim, rate_up=1e6, rate_down=1e6) for dim in dims))
 
 
 def memory(seed: int, robot: str = "r1", **changes: Any) -> Memory:
@@ -188,18 +177,18 @@ def test_a_restarted_service_goes_on_where_it_stopped(tmp_path: Path, seed: int)
     given = states(model_of(seed).schema, 12, seed)
     for one in given:
         one["speed"] = one["speed"] or 1.0
-    seats = [Quick(model_of(seed))]
+    seats = [QuickSeat(model_of(seed))]
     options: dict[str, Any] = {"snapshots": tmp_path / "kept", "period": 0.1, "clock": "step"}
     with service(tmp_path, seats, **options) as running:
         raw = running.raw()
         own = raw.open()
         whole = [raw.acted(i, state=one).action for i, one in enumerate(given)]
-    with service(tmp_path, [Quick(model_of(seed))], **options) as running:
+    with service(tmp_path, [QuickSeat(model_of(seed))], **options) as running:
         raw = running.raw()
         raw.open()
         first = [raw.acted(i, state=one).action for i, one in enumerate(given[:6])]
         own = raw.opened
-    with service(tmp_path, [Quick(model_of(seed))], **options) as running:
+    with service(tmp_path, [QuickSeat(model_of(seed))], **options) as running:
         raw = running.raw()
         opened = raw.open(session=own["session"])
         assert opened["memory"] == "restored" and opened["resumed"] and opened["sequence"] == 5
