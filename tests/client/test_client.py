@@ -54,6 +54,15 @@ def test_a_control_step(tmp_path: Path, encoding: Any) -> None:
             robot.act(state())
 
 
+def test_a_deadline_that_never_comes(tmp_path: Path) -> None:
+    with service(tmp_path) as running:
+        with connect(running.address, "r1", deadline=9.9e8, opening=9.9e8) as robot:
+            assert robot.act(state(0.25)).action[0] == 0.25
+            robot.send(state(0.5))
+            assert robot.receive().action[0] == 0.5
+            robot.reset()
+
+
 @pytest.mark.parametrize("address", ["tcp", "unix"])
 def test_over_both_kinds_of_socket(tmp_path: Path, address: str) -> None:
     with service(tmp_path, tcp=True, token="t" * 32) as running:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import ssl
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from wmrt.client.address import Address
+from wmrt.client.alone import alone
 from wmrt.client.backoff import Backoff
 from wmrt.client.channel import Channel, Lost
 from wmrt.client.encode import Encoder
@@ -25,7 +28,7 @@ from wmrt.core.wire import VERSION, Acted, Observed, session_number, session_tex
 
 
 class Client:
-    """One robot's session with a service. For one thread at a time.
+    """One robot's session with a service. For one thread at a time; a second one is refused.
 
     Opening it waits for the service. Afterwards a lost connection is made anew within the calls
     that need it, with back-off, and the session goes on; `counters` and `state` say so, as do the
@@ -76,6 +79,7 @@ class Client:
     ) -> None:
         if on_lost not in ("raise", "reopen"):
             raise UsageError(f"on_lost={on_lost!r}: raise or reopen")
+        self._in_use = threading.Lock()
         self._deadline, self._encoder = seconds(deadline), Encoder(encoding)
         target = Target(
             *(Address(address), robot, sendable(token), tls, on_lost == "reopen", on_event),
@@ -131,6 +135,7 @@ class Client:
         """
         return self._link.counters
 
+    @alone
     def act(
         self,
         state: Mapping[str, Any],
@@ -184,11 +189,11 @@ class Client:
 
     def _message(self, sequence: int, state: Mapping[str, Any], captured: int | None) -> Any:
         link = self._link
-        if captured is not None:
-            captured = reading(captured)
+        captured = None if captured is None else reading(captured)
         robot, own, now = link.target.robot, link.session or 0, time.monotonic_ns()
         return self._encoder(Observed(robot, own, link.epoch, sequence, state, captured, now))
 
+    @alone
     def send(self, state: Mapping[str, Any], *, captured_ns: int | None = None) -> int:
         """Send an observation and do not wait; its sequence number. For `receive`.
 
@@ -216,6 +221,7 @@ class Client:
         """
         return self._newest(self._returned + 1, deadline)
 
+    @alone
     def _newest(self, wanted: int, deadline: float | None) -> Answer:
         """The newest answer once one to ``wanted`` or later is there; at the deadline, or when the
         connection breaks, the newest there is."""
@@ -245,13 +251,12 @@ class Client:
         (`Answer.sequence` tells); None where there is none."""
         for state in states:
             sequence = self.send(state)
-            try:
+            newest: Answer | None = None
+            with contextlib.suppress(DeadlineError):
                 newest = self._newest(sequence, deadline)
-            except DeadlineError:
-                yield None
-            else:
-                yield newest
+            yield newest
 
+    @alone
     def reset(
         self, measured: Sequence[float] | None = None, *, deadline: float | None = None
     ) -> None:

@@ -11,6 +11,8 @@ from wmrt.client.spinning import received
 
 #: Bytes of one read: an answer has a few hundred.
 _READ = 16384
+#: Seconds of one wait: `poll` takes 2^31 ms at most, and who is to wait longer waits again.
+LONGEST = 1e6
 
 
 class Line:
@@ -96,8 +98,9 @@ def out_of_time(error: OSError) -> bool:
 
 
 def left(end: float) -> float:
-    """Seconds until ``end``; TimeoutError if there are none (0 would mean not to block)."""
+    """Seconds until ``end``, or `LONGEST`; TimeoutError if there are none (0 would mean not to
+    block)."""
     seconds = end - time.monotonic()
     if seconds <= 0:
         raise TimeoutError
-    return seconds
+    return min(seconds, LONGEST)
