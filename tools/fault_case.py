@@ -197,7 +197,7 @@ def _after(scene: Scene, files: int) -> list[str]:
         return ["the process ended"]
     wrong = [f"{len(by.mixed)} mixed answers"] * bool(by.mixed)
     wrong += [f"{len(by.unsafe)} unsafe actions"] * bool(by.unsafe)
-    wrong += ["steps that do not follow"] * bool(by.counts["steps_apart"])
+    wrong += [f"steps that do not follow: {by.apart}"] * bool(by.counts["steps_apart"])
     steps = by.counts["answers"]
     for true, said in (
         (lambda: by.counts["answers"] > steps + 3, "the bystander stopped"),

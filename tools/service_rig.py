@@ -151,6 +151,7 @@ class Robot:
         counts: answers, late, missed (deadlines), refused_NAME. mixed: answers that are not its
             own. unsafe: actions that are not finite or not in [-1, 1].
         took: seconds of each answer. longest: between two answers.
+        apart: the last count of steps that does not follow the one before, and what came with it.
     """
 
     def __init__(self, address: str, name: str, hz: float = 25.0, **options: Any) -> None:
@@ -158,7 +159,7 @@ class Robot:
         self.mixed: list[Any] = []
         self.unsafe: list[Any] = []
         self.took: list[float] = []
-        self.longest = 0.0
+        self.longest, self.apart = 0.0, ""
         self._hz, self._stop = hz, threading.Event()
         self._rng = random.Random(f"{name} {secrets_seed()}")
         options = {"deadline": 20.0, "backoff": Backoff(0.02, 0.2)} | options
@@ -175,7 +176,9 @@ class Robot:
             try:
                 answer = self.client.act({"canary": canary, "wait": 0.0, "lane": "left"})
             except WmrtError as error:
-                self.counts[getattr(error, "name", "missed")] += 1
+                name = getattr(error, "name", "missed")
+                self.counts[name] += 1
+                steps += name == "answer_lost"  # it was stepped
             else:
                 now = time.monotonic()
                 self.longest, answered = max(self.longest, now - answered), now
@@ -184,9 +187,12 @@ class Robot:
                 self._look(answer, canary)
                 steps = counted(float(answer.action[1])) if steps == 0 else steps + 1
                 steps -= self.client.counters["steps_lost"] - lost
-                if counted(float(answer.action[1])) % TURN != steps % TURN:
+                found = counted(float(answer.action[1]))
+                if found % TURN != steps % TURN:
                     self.counts["steps_apart"] += 1
-                    steps = counted(float(answer.action[1]))
+                    self.apart = f"{found} after {steps - 1}, {answer.source}, late {answer.late}"
+                    self.apart += f", {dict(self.counts)}"
+                    steps = found
             due = max(due + 1 / self._hz, time.monotonic() - 1 / self._hz)
             self._stop.wait(max(0.0, due - time.monotonic()))
 

@@ -78,9 +78,9 @@ def test_what_is_wrong_is_seen() -> None:
                 assert said in row.wrong
             by.mixed.clear()
             by.unsafe.clear()
-            by.counts["steps_apart"] += 1
+            by.counts["steps_apart"], by.apart = 1, "7 after 3"
             assert run(Case("again", "", lambda _: Seen("")), scene).wrong == (
-                "steps that do not follow"
+                "steps that do not follow: 7 after 3"
             )
             assert run(Case("ends", "", ends), scene).wrong == "the process ended"
             by.client.close()
