@@ -109,6 +109,11 @@ def test_steps_that_a_restored_session_has_forgotten_are_counted(tmp_path: Path)
         for _ in range(4):
             robot.act(state(0.2))
     (folder / "r1.safetensors").write_bytes(old)  # as if it had been killed
+    with service(tmp_path, snapshots=folder, snapshot_every=0.0):
+        robot._link.lost(Lost("killed"))
+        robot._link.channel(time.monotonic() + 10.0, "a look")
+        assert robot.counters["steps_lost"] == 4
+    (folder / "r1.safetensors").write_bytes(old)  # and again, before a step
     with service(tmp_path, snapshots=folder) as running:
         answer = robot.act(state(0.3))
         assert robot.counters["steps_lost"] == 4 and round(answer.action[1] * 1e4) == 2

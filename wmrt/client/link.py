@@ -179,6 +179,7 @@ class Link:
         self.taken = int(data["sequence"])
         if data["memory"] == "restored":
             self.counters["steps_lost"] += max(0, self.answered - self.taken)
+            self.answered = min(self.answered, self.taken)  # else counted by the next restart, too
         self.counters["connected"] += 1
         self.counters["resumed"] += bool(data["resumed"])
         self.state, self._heard = "connected", False
