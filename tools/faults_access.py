@@ -143,7 +143,9 @@ def tokens(scene: Scene) -> Seen:
         status, _ = _operate(service.port, TOKEN)
         scene.expect(status == 403, f"a client's token resets breakers: {status}")
         service.stop()
-        lines = [json.loads(line) for line in (service.folder / "audit.jsonl").open()]
+        lines = [
+            json.loads(line) for line in (service.folder / "audit.jsonl").read_text().splitlines()
+        ]
     events = Counter(line["event"] for line in lines)
     scene.expect(events["unauthorized"] > 0 and events["forbidden"] == 1, f"{events}")
     scene.expect(TOKEN[:12] not in json.dumps(lines), "a token in the audit log")
