@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ import click
 import numpy as np
 import torch
 
+from tools.in_use import USED, keep_telling
 from wmrt.core import memory
 from wmrt.core.types import ActionDim, ActionSpec
 from wmrt.model.schema import StateSchema, category, numeric
@@ -86,10 +88,14 @@ def counted(action: float) -> int:
 @click.option("--model", is_flag=True, help="The model that the settings name, not canaries.")
 @click.option("--leak", default=0, type=click.IntRange(0), help="Bytes to keep of every step.")
 @click.option("--patience", type=float, help="Seconds for what slow peers get; default as served.")
-def main(model: bool, leak: int, patience: float | None) -> None:
+@click.option("--in-use", "told", is_flag=True, help="Tell what is in use, beside the socket.")
+def main(model: bool, leak: int, patience: float | None, told: bool) -> None:
     """Serve until SIGTERM."""
     memory.steady_heap()  # as `wmrt serve`
     settings = read_settings()
+    if told:
+        assert settings.socket is not None, "--in-use is told beside the socket"
+        keep_telling(Path(settings.socket).with_suffix(USED))
     if patience is not None:
         protocols.HEAD = peer.STALL = security.BODY_SECONDS = patience
     with listening(settings) as sockets:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.canary import TURN, counted
+from tools.in_use import USED, bound
 from wmrt.client import Backoff, Client, connect
 from wmrt.core.errors import WmrtError
 
@@ -114,6 +115,11 @@ class Service:
         """Private dirty bytes."""
         text = Path(f"/proc/{self.pid}/smaps_rollup").read_text()
         return 1024 * next(int(x.split()[1]) for x in text.splitlines() if "Private_Dirty" in x)
+
+    def in_use(self) -> int:
+        """Bytes, at most, that it has in use; of one started with ``--in-use``."""
+        assert self.socket is not None, "told beside the socket"
+        return bound(self.socket.with_suffix(USED))
 
     def files(self) -> int:
         """Open descriptors."""

@@ -102,6 +102,18 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
     return math.fsum((v - mean_x) * (w - mean_y) for v, w in zip(x, y, strict=True)) / square
 
 
+def slope_ci95(x: Sequence[float], y: Sequence[float]) -> float:
+    """Half the width of the 95% interval of `slope`, by Student's t; ValueError below three
+    pairs."""
+    found, n = slope(x, y), len(x)
+    if n < 3:
+        raise ValueError(f"how sure a slope is takes 3 pairs, got {n}")
+    mean_x, mean_y = math.fsum(x) / n, math.fsum(y) / n
+    rest = math.fsum((w - mean_y - found * (v - mean_x)) ** 2 for v, w in zip(x, y, strict=True))
+    square = math.fsum((v - mean_x) ** 2 for v in x)
+    return student_t95(n - 2) * math.sqrt(rest / (n - 2) / square)
+
+
 def student_t95(degrees: int) -> float:
     """Two-sided 95% quantile of Student's t for ``degrees`` >= 1 degrees of freedom.
 

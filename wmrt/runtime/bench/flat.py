@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 from wmrt.core import measure
@@ -97,6 +98,18 @@ def uncertainty(at: Sequence[int], seen: Sequence[int]) -> float:
     width = measure.mean_ci95(grown)[1]
     assert width is not None  # of several
     return width
+
+
+def scatter(at: Sequence[int], seen: Sequence[int]) -> float:
+    """As `uncertainty`, of readings that scatter about a line: by how far the means of `PARTS`
+    parts of the last half are from theirs."""
+    half = len(at) // 2
+    ends = [half + round(part * (len(at) - half) / PARTS) for part in range(PARTS + 1)]
+    if len(set(ends)) <= PARTS:
+        raise ValueError(f"{len(at)} readings; {PARTS} parts of their half take {2 * PARTS}")
+    x = [fmean(at[a:b]) for a, b in pairwise(ends)]
+    y = [fmean(seen[a:b]) for a, b in pairwise(ends)]
+    return 1000 * measure.slope_ci95(x, y)
 
 
 def verdict(
