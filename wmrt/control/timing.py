@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from array import array
 
+import numpy as np
+
 from wmrt.core import measure
 
 
@@ -29,8 +31,13 @@ class Durations:
         return self._ring[first:].tolist() + self._ring[:first].tolist()
 
     def summary_ms(self) -> dict[str, float | int | None]:
-        """`wmrt.core.measure.summary` of the durations held, in milliseconds."""
-        return measure.summary([ns * 1e-6 for ns in self.values()])
+        """`wmrt.core.measure.summary` of the durations held, in milliseconds.
+
+        There is no object for each: those of a full ring took 3 MB at once, of which a service's
+        memory kept what another one came to lie in, and held a robot's thread for 9 ms, not 1.4.
+        """
+        held = np.frombuffer(self._ring, np.int64)[: self.total]
+        return measure.ordered_summary(array("d", (np.sort(held) * 1e-6).tobytes()))
 
 
 class Streak:
