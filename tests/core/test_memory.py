@@ -142,14 +142,6 @@ print(heaps() - before)
 """
 
 
-@pytest.mark.skipif(heaps() is None, reason="not glibc")
-@pytest.mark.parametrize(("first", "more"), [("assert memory.steady_heap()", 0), ("", 5)])
-def test_a_thread_has_a_heap_of_its_own_unless_told(first: str, more: int) -> None:
-    code = _HEAPS.format(first=first)
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout == f"{more}\n"
-
-
 _BLOCKS = """
 import ctypes
 from tests.core.heaps import mapped
@@ -166,11 +158,16 @@ print(mapped() - before)
 
 
 @pytest.mark.skipif(heaps() is None, reason="not glibc")
-@pytest.mark.parametrize(("first", "more"), [("assert memory.steady_heap()", 1), ("", 0)])
-def test_what_is_read_into_has_pages_of_its_own(first: str, more: int) -> None:
-    code = _BLOCKS.format(first=first)
+@pytest.mark.parametrize(
+    ("program", "steady", "else_"), [(_HEAPS, 0, 5), (_BLOCKS, 1, 0)], ids=["threads", "blocks"]
+)
+@pytest.mark.parametrize("told", [True, False])
+def test_a_thread_has_a_heap_of_its_own_and_a_block_has_none_unless_told(
+    program: str, steady: int, else_: int, told: bool
+) -> None:
+    code = program.format(first="assert memory.steady_heap()" if told else "")
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout == f"{more}\n"
+    assert said.stdout == f"{steady if told else else_}\n"
 
 
 @pytest.mark.parametrize("error", [AttributeError, OSError, TypeError])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.client.support import held
 from tests.service.doubles import CanarySeat, Running, service, until
 from tests.service.raw import state
 from wmrt.core.errors import ServiceError
@@ -19,9 +19,7 @@ pytestmark = pytest.mark.usefixtures("each_codec", "each_way")
 
 
 def test_the_newest_observation_wins(tmp_path: Path) -> None:
-    hold = threading.Event()
-    hold.set()
-    seat = CanarySeat(lambda: hold.wait(10.0) * 0.0)
+    hold, seat = held()
     with service(tmp_path, [seat]) as running:
         raw = running.raw()
         raw.open()
@@ -47,9 +45,7 @@ def test_the_newest_observation_wins(tmp_path: Path) -> None:
 
 
 def test_a_reset_discards_what_is_in_work(tmp_path: Path) -> None:
-    hold = threading.Event()
-    hold.set()
-    seat = CanarySeat(lambda: hold.wait(10.0) * 0.0)
+    hold, seat = held()
     with service(tmp_path, [seat]) as running:
         raw = running.raw()
         raw.open()
