@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -70,6 +71,15 @@ def load_rule(name: str) -> Callable[[dict[str, Any], Any], Any]:
         ) from None
     if not callable(rule):
         raise UsageError(f"consensus_rule {name!r}: that is a {type(rule).__name__}, no function")
+    try:
+        inspect.signature(rule).bind({}, None)
+    except ValueError:
+        pass  # one of C that does not tell its parameters
+    except TypeError as error:
+        raise UsageError(
+            f"consensus_rule {name!r}: it is called with (state, previous action float32[A]), and "
+            f"does not take them: {error}"
+        ) from None
     return rule  # type: ignore[no-any-return]
 
 

@@ -103,7 +103,7 @@ class Gate:
         settings = self._settings = host.settings
         self.app, self._host = app, host
         self._tokens = Tokens(settings.token, settings.operator_token, settings.metrics_token)
-        self._names = {*LOOPBACK, "::1", settings.host, *settings.names}
+        self._names = {*LOOPBACK, *settings.names}
         self.connections = 0
         self._buckets, self._guesses = buckets, Buckets(GUESSES, 10 * GUESSES)
 

@@ -133,6 +133,19 @@ class ServeSettings(BaseSettings):
         """The environment has them as one text."""
         return value.replace(",", " ").split() if isinstance(value, str) else value
 
+    @field_validator("names")
+    @classmethod
+    def _as_sent(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        """As a request's Host header is compared: another name would never match."""
+        sent = tuple(name.strip().lower().removeprefix("[").removesuffix("]") for name in names)
+        for given, name in zip(names, sent, strict=True):
+            if not re.fullmatch(r"[a-z0-9_][a-z0-9_.-]*|[0-9a-f.]*:[0-9a-f:.]+", name):
+                raise ValueError(
+                    f"{given!r} is no host name; give one as in a URL, without port (ASCII, other "
+                    "letters in punycode), or an address"
+                )
+        return sent
+
     @field_validator("token", "operator_token", "metrics_token")
     @classmethod
     def _long(cls, value: SecretStr | None) -> SecretStr | None:

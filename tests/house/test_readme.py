@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tests.house.tree import ROOT
 from wmrt.core import realtime
 from wmrt.runtime import WorldModel
 from wmrt.runtime.group import SessionGroup
+from wmrt.service.messages import OpenMessage, read_json, read_observation
 from wmrt.train import pipeline, trainer
 
 TEXT = (ROOT / "README.md").read_text("utf-8")
@@ -106,3 +108,12 @@ def test_what_it_says_of_the_cpu_is_so(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = SessionGroup(model, robots=16).step([state] * 16)
     alone = model.step(state)
     assert all(np.array_equal(step.action, alone.action) for step in steps)
+
+
+def test_what_it_sends_by_hand_is_read() -> None:
+    opening, observation = re.findall(r"^ask localhost/v1/\w+ -d '([^']*)'", TEXT, re.MULTILINE)
+    assert read_json(OpenMessage, json.loads(opening)).robot == "r1"
+    observed = read_observation(json.loads(observation))
+    assert observed.robot == "r1" and observed.sequence == 0
+    schema = WorldModel.from_pretrained("highway", recipe="nvfp4").schema
+    assert set(json.loads(observation)["state"]) <= set(schema.fields)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -280,6 +281,22 @@ def test_a_rule_of_one_s_own() -> None:
     from wmrt.envs.rules import rule_action
 
     assert rule is rule_action
+
+
+@pytest.mark.parametrize(
+    "name", ["os:system", "gc:collect", "statistics:fmean_of_nothing", "math:pi", "no.such:rule"]
+)
+def test_what_is_no_rule_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=f"consensus_rule '{name}'"):
+        load_rule(name)
+
+
+def test_a_rule_of_c_may_keep_its_parameters_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(rule: object) -> Any:
+        raise ValueError(f"no signature found for {rule!r}")
+
+    monkeypatch.setattr(inspect, "signature", silent)
+    assert load_rule("builtins:max") is max
 
 
 def test_the_second_opinion_is_asked_by_one_thread_at_a_time() -> None:

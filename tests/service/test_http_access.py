@@ -182,3 +182,13 @@ def test_pages_of_other_sites_and_made_up_names_are_refused(running: Running) ->
         own = httpx.URL(running.tcp)
         same = http.get("/v1/info", headers={"Origin": f"http://{own.host}:{own.port}"})
         assert same.status_code == 200
+
+
+def test_a_host_s_names_are_read_in_any_case(tmp_path: Path) -> None:
+    names = ("Robot-7.local", "[fe80::7]")
+    with service(tmp_path, tcp=True, token=TOKEN, names=names) as running:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        with httpx.Client(base_url=running.tcp, headers=headers, trust_env=False) as http:
+            for host in ("robot-7.local", "ROBOT-7.LOCAL:1", "[fe80::7]:8420", "Localhost:2"):
+                assert http.get("/v1/info", headers={"Host": host}).status_code == 200, host
+            assert name(http.get("/v1/info", headers={"Host": "robot-8.local"})) == "forbidden"

@@ -52,6 +52,20 @@ def test_names_come_from_the_environment_as_one_text(
     assert read_settings(names=("c.example",)).names == ("c.example",)
 
 
+def test_names_are_kept_as_a_request_s_host_is_compared() -> None:
+    given = (" Robot-7.Local ", "10.0.0.7", "[FE80::7]", "fe80::8", "_a_", "xn--bcher-kva.example")
+    names = ("robot-7.local", "10.0.0.7", "fe80::7", "fe80::8", "_a_", "xn--bcher-kva.example")
+    assert read_settings(names=given).names == names
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "", "https://a.example", "a.example:8420", "*.example", "bücher.example", "-a"]
+)
+def test_what_no_host_is_called_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=r"names: .* is no host name"):
+        read_settings(names=("a.example", name))
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
