@@ -101,7 +101,7 @@ $(ORACLES): $(STAMP) constraints-oracles.txt
 
 # Ray Serve with its replicas killed and replaced under load; elsewhere these tests skip.
 test-fleet: $(FLEET)
-	WMRT_FULL=1 $(BIN)/python -m pytest tests/service/test_fleet_ray.py $(PYTEST_ARGS)
+	WMRT_FULL=1 $(BIN)/python -m pytest tests/service/test_fleet_ray.py tests/deploy/test_rayservice.py $(PYTEST_ARGS)
 
 $(FLEET): $(STAMP) constraints-fleet.txt
 	WMRT_NATIVE=0 $(BIN)/python -m pip install -q --no-compile -c constraints.txt -c constraints-fleet.txt \

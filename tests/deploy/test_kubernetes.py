@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
+import re
+import shutil
+import stat
+import subprocess
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -59,6 +65,7 @@ def test_the_service_takes_its_settings(
     assert named == one(found, "ConfigMap")["metadata"]["name"]
     on_gpu = "nvidia.com/gpu" in pod["resources"]["limits"]
     assert (made.device == "cuda") == on_gpu and made.open and made.host == "0.0.0.0"
+    assert made.cpu == -1  # or every pod of a node would keep its threads on the node's last one
 
 
 def test_names_and_ports_fit(found: list[Document], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,6 +106,14 @@ def test_a_robot_has_one_pod(found: list[Document]) -> None:
     assert not any(document["kind"] == "HorizontalPodAutoscaler" for document in found)
 
 
+def test_no_proxy_sends_a_robot_to_a_pod_without_its_latch(
+    found: list[Document], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """deploy/haproxy relies on one folder for all; here each pod has its own."""
+    assert not served(found, monkeypatch).shared
+    assert "haproxy" not in (FOLDER / "base/wmrt.yaml").read_text()
+
+
 def test_the_probes(found: list[Document]) -> None:
     pod = container(one(found, "StatefulSet"))
     asked = {name: pod[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")}
@@ -132,6 +147,30 @@ def test_times_and_processors_fit(found: list[Document], monkeypatch: pytest.Mon
     assert resources["requests"].items() <= resources["limits"].items()
     cpus = float(resources["limits"]["cpu"])
     assert cpus == math.floor(cpus) and cpus > (made.threads or 0)
+
+
+def test_a_secret_of_ones_own_is_made_as_the_example_says(tmp_path: Path) -> None:
+    """No token among arguments, which every user of a machine can read, nor with a line's end,
+    which no service takes from its environment."""
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl: make setup-system installs it")
+    comments = re.findall(r"^#   (.*)$", (FOLDER / "secret.example.yaml").read_text(), re.MULTILINE)
+    own, given = tmp_path / "bin", tmp_path / "given"
+    own.mkdir()
+    kubectl = own / "kubectl"
+    kubectl.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {given}\ncp -p token* operator* {own}\n')
+    kubectl.chmod(0o755)
+    path = f"{own}:{os.environ['PATH']}"
+    environment = {"PATH": path, "TMPDIR": str(tmp_path)}
+    subprocess.run(["sh", "-ec", "\n".join(comments)], env=environment, check=True)
+    (secret,) = documents(FOLDER / "secret.example.yaml")
+    files = [f"--from-file={name}" for name in secret["stringData"]]
+    name, space = secret["metadata"]["name"], secret["metadata"]["namespace"]
+    assert given.read_text().split() == ["-n", space, "create", "secret", "generic", name, *files]
+    tokens = {key: (own / key).read_text() for key in secret["stringData"]}
+    assert all(stat.S_IMODE((own / key).stat().st_mode) == 0o600 for key in tokens)
+    made = read_settings(**{key.replace("-", "_"): text for key, text in tokens.items()})
+    assert made.token is not None and made.token.get_secret_value() == tokens["token"]
 
 
 def test_the_example_secret_opens_nothing() -> None:

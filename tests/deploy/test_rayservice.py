@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,16 @@ import yaml
 from tests.deploy.dockerfile import USER
 from tests.deploy.manifests import FOLDER, Document, documents, one
 from tests.deploy.settings import settings
+from tests.house.tree import ROOT
 from wmrt import __version__
+from wmrt.service.fleet_ray import ENVIRONMENT
 
 FOUND = documents(FOLDER / "rayservice.yaml")
 SPEC: Document = one(FOUND, "RayService")["spec"]
 HEAD = SPEC["rayClusterConfig"]["headGroupSpec"]
 (WORKERS,) = SPEC["rayClusterConfig"]["workerGroupSpecs"]
+#: What a service's name may end in, for a pod of the cluster.
+ZONES = (".robots", ".robots.svc", ".robots.svc.cluster.local")
 CRD = os.environ.get("WMRT_RAYSERVICE_CRD", "")
 
 
@@ -50,7 +55,7 @@ def test_a_fleet_takes_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
         names = {each["name"] for each in container["env"]}
         assert names >= {"WMRT_SERVE_TOKEN", "WMRT_SERVE_OPERATOR_TOKEN"}
     service = f"{one(FOUND, 'RayService')['metadata']['name']}-serve-svc"
-    assert service in made.names and f"{service}.robots.svc.cluster.local" in made.names
+    assert set(made.names) == {service + end for end in ("", *ZONES)}
 
 
 def test_names_fit() -> None:
@@ -79,8 +84,67 @@ def test_names_fit() -> None:
     assert SPEC["rayClusterConfig"]["authOptions"] == {"mode": "token"}
 
 
+def test_the_operator_is_let_in_however_it_was_installed() -> None:
+    """Its pods are named ``kuberay`` by kustomize, and ``kuberay-operator`` by Helm."""
+    (operator,) = (
+        peer["podSelector"]["matchLabels"]
+        for peer in one(FOUND, "NetworkPolicy")["spec"]["ingress"][0]["from"]
+        if "namespaceSelector" in peer
+    )
+    assert operator == {"app.kubernetes.io/component": "kuberay-operator"}
+
+
+def test_the_least_version_knows_the_field_that_asks_for_a_token() -> None:
+    """`authOptions`: with 1.5.0, a cluster that whoever reaches it runs code in."""
+    told = [FOLDER / "rayservice.yaml", ROOT / "deploy/README.md"]
+    found = [re.findall(r"KubeRay \(?([\d.]+) or later", path.read_text()) for path in told]
+    assert found == [["1.5.1"]] * 2
+
+
+def probes() -> list[tuple[str, Document]]:
+    return [
+        (f"{pod['containers'][0]['name']} {kind}", pod["containers"][0][f"{kind}Probe"])
+        for pod in pods()
+        for kind in ("liveness", "readiness")
+    ]
+
+
+def test_no_probe_needs_a_program() -> None:
+    """KubeRay gives wget to whatever has no probe of its own; the image has none."""
+    asked = {name: probe.get("httpGet") for name, probe in probes()}
+    agent, proxy = {"path": "/api/healthz", "port": 52365}, {"path": "/-/healthz", "port": 8000}
+    assert asked == {
+        "ray-head liveness": agent,
+        "ray-head readiness": agent,
+        "ray-worker liveness": agent,
+        "ray-worker readiness": proxy,
+    }
+    assert proxy["port"] == yaml.safe_load(SPEC["serveConfigV2"])["http_options"]["port"]
+    for name, probe in probes():
+        patience = probe["periodSeconds"] * probe["failureThreshold"]
+        # A node that is busy with a model's start is no dead one.
+        assert patience >= (600 if name.endswith("liveness") else 4), name
+
+
+def test_the_probes_are_answered_without_a_token() -> None:
+    pytest.importorskip("ray", reason="there is no Ray: make test-fleet installs it")
+    agent = importlib.import_module("ray.dashboard.http_server_agent")
+    constants = importlib.import_module("ray._private.ray_constants")
+    for name, probe in probes():
+        if name != "ray-worker readiness":
+            assert probe["httpGet"]["path"] in agent.PUBLIC_EXACT_PATHS
+            assert probe["httpGet"]["port"] == constants.DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
+
+
+def test_a_proxy_gets_the_time_that_a_fleet_gives_it() -> None:
+    name = "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"
+    for pod in pods():
+        (own,) = (each for each in pod["containers"][0]["env"] if each["name"] == name)
+        assert own["value"] == ENVIRONMENT[name]
+
+
 def test_ray_is_the_one_that_the_fleet_has() -> None:
-    pinned = (FOLDER.parents[1] / "constraints-fleet.txt").read_text().splitlines()
+    pinned = (ROOT / "constraints-fleet.txt").read_text().splitlines()
     assert f"ray=={SPEC['rayClusterConfig']['rayVersion']}" in pinned
 
 
