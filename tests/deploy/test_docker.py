@@ -7,16 +7,22 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.deploy.dockerfile import DOCKERFILES, FOLDER, USER, Instruction, instructions, stages
 from tests.deploy.settings import settings
 from tests.house.tree import LINKED, ROOT
-from tests.service.doubles import service
+from tests.service.doubles import CanarySeat, service, until
+from tools import faults_tls
 from wmrt import __version__
 from wmrt.core.errors import UsageError
+from wmrt.service.crew import Crew
+from wmrt.service.server import Server, listening
+from wmrt.service.settings import ServeSettings
 
 _TEXT = (ROOT / "pyproject.toml").read_text().split("[project.optional-dependencies]")[1]
 EXTRAS = set(re.findall(r"^(\w+) = \[", _TEXT.split("\n[")[0], re.MULTILINE))
@@ -91,26 +97,57 @@ def test_the_service_takes_its_settings(path: Path, monkeypatch: pytest.MonkeyPa
         settings(own, monkeypatch)
     made = settings(own, monkeypatch, token="t" * 32)
     assert str(made.tcp_port) == last(path, "EXPOSE").text
+    assert made.cpu == -1  # or every container of a machine would keep its threads on the last one
     assert last(path, "VOLUME").listed() == [str(made.snapshots)]
     folders = next(each.text for each in stages(path)[-1] if "install -d" in each.text)
     assert str(made.snapshots) in folders and f"{own['XDG_CACHE_HOME']}/wmrt" in folders
-    assert f":{made.tcp_port}/healthz" in health(path)[-1]
 
 
-def test_the_health_check_tells(path: Path, tmp_path: Path) -> None:
+def well(path: Path, environment: dict[str, str]) -> bool:
     """As Docker asks: ill is who fails so many times in a row. On a machine with twenty times more
     to do than it can, one answer may well take longer than the check waits."""
     (retries,) = re.findall(r"--retries=(\d+)", last(path, "HEALTHCHECK").text)
+    command, own = [sys.executable, *health(path)[1:]], last(path, "ENV").pairs() | environment
+    own["PATH"] = os.environ["PATH"]
+    for _ in range(int(retries)):
+        done = subprocess.run(command, env=own, capture_output=True, timeout=300.0)
+        if done.returncode == 0:
+            return True
+    assert done.returncode == 1
+    return False
 
-    def ends(command: list[str]) -> int:
-        return subprocess.run(command, capture_output=True, timeout=300.0).returncode
 
+def test_the_health_check_tells(path: Path, tmp_path: Path) -> None:
+    """Of the port that the environment sets, and past a proxy that it names for other requests."""
     with service(tmp_path, tcp=True) as running:
-        port = running.tcp.rsplit(":", 1)[1]
-        _, *arguments = health(path)
-        command = [sys.executable, *(each.replace("8420", port) for each in arguments)]
-        assert any(ends(command) == 0 for _ in range(int(retries)))
-    assert ends(command) == 1
+        own = {"WMRT_SERVE_PORT": running.tcp.rsplit(":", 1)[1]}
+        assert well(path, own)
+        assert well(path, own | {"http_proxy": "http://127.0.0.1:1"})
+    assert not well(path, own)
+
+
+def test_the_health_check_speaks_tls_where_the_service_does(path: Path, tmp_path: Path) -> None:
+    """Whatever name its certificate is for."""
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl: make setup-system installs it")
+    settings = ServeSettings(port=0, cpu=-1, **certified(tmp_path))
+    with listening(settings) as sockets:
+        server = Server(Crew([CanarySeat()], settings), settings)
+        thread = threading.Thread(target=server.run_on, args=(sockets,))
+        thread.start()
+        try:
+            until(lambda: server.started, 60.0)
+            own = {"WMRT_SERVE_PORT": str(sockets[0].getsockname()[1])}
+            assert well(path, own | {"WMRT_SERVE_TLS_CERT": str(settings.tls_cert)})
+            assert not well(path, own)
+        finally:
+            server.should_exit = True
+            thread.join(60.0)
+
+
+def certified(folder: Path) -> dict[str, Any]:
+    cert, key = faults_tls.authority(folder, "elsewhere.example")
+    return {"tls_cert": cert, "tls_key": key}
 
 
 def test_what_is_sent_to_the_builder_is_what_is_built() -> None:
