@@ -16,6 +16,7 @@ from tests.house.tree import ROOT
 
 FOLDER = ROOT / "deploy/systemd"
 UNIT = FOLDER / "wmrt@.service"
+README = (ROOT / "deploy/README.md").read_text()
 DROP_INS = ("realtime.conf", "gpu.conf")
 PROGRAM = "/opt/wmrt/bin/wmrt"
 
@@ -118,6 +119,22 @@ def test_serve_takes_the_command() -> None:
         assert str(path) == "${CREDENTIALS_DIRECTORY}/" + name and name in credentials
 
 
+def test_a_second_robot_is_told_what_it_must_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (FOLDER / "robot.env").read_text()
+    own = dict(line.split("=") for line in re.findall(r"^#(WMRT_\S+)$", text, re.MULTILINE))
+    second = settings(environment(UNIT) | own, monkeypatch)
+    first = settings(environment(UNIT), monkeypatch)
+    assert second.port != first.port and second.cpu is not None and second.cpu >= 0
+    (told,) = re.findall(r"A second robot on the machine needs [^.]*\.env", README)
+    assert all(f"`{name}`" in told for name in own)
+
+
+def test_the_robots_program_is_told_how_it_gets_the_token() -> None:
+    """/etc/wmrt is root's, mode 700."""
+    assert "mkdir -m 700 /etc/wmrt" in README
+    assert f"`LoadCredential={entries(UNIT)['LoadCredential'][0]}`" in README
+
+
 @pytest.mark.parametrize("drop_in", [None, *DROP_INS])
 def test_serve_takes_the_settings(drop_in: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     own = environment(UNIT) | lines(FOLDER / "robot.env")
@@ -131,6 +148,9 @@ def test_serve_takes_the_settings(drop_in: str | None, monkeypatch: pytest.Monke
         assert 0 < made.priority <= limit and made.cpu in cpus
     if drop_in == "gpu.conf":
         assert (made.device, made.executor) == ("cuda", "triton")
+        # All else is read-only, the home that Triton would take by itself too.
+        (cache,) = entries(UNIT)["CacheDirectory"]
+        assert own["TRITON_CACHE_DIR"].startswith(f"%C/{cache}/")
 
 
 def test_the_times_fit() -> None:
@@ -140,5 +160,6 @@ def test_the_times_fit() -> None:
     assert float(own["WMRT_SERVE_STUCK_AFTER"]) < float(unit["WatchdogSec"])
     assert float(unit["TimeoutStopSec"]) > 2 * 5.0 + 5.0  # drain, close, snapshots
     assert unit["Type"] == "notify" and unit["Restart"] == "on-failure"
+    assert unit["RestartForceExitStatus"] == "SIGHUP"  # a clean end, for Restart=on-failure
     assert re.fullmatch(r"\d+", unit["StartLimitBurst"])
     assert float(unit["StartLimitIntervalSec"]) > float(unit["RestartSec"])

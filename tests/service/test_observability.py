@@ -135,6 +135,17 @@ def test_alerts_say_what_to_do() -> None:
             assert label in rule["expr"] or label in {*TARGET, "robot"}, rule
 
 
+def test_who_restarts_it_and_for_what_is_told() -> None:
+    """`wmrt.service.health.dying` is what the liveness probe and systemd's watchdog go by."""
+    (action,) = (r["annotations"]["action"] for r in rules() if r["alert"] == "WmrtNotAlive")
+    assert "liveness probe" in action and "systemd by the watchdog" in action
+    text = (FOLDER / "README.md").read_text("utf-8")
+    (alive,) = re.findall(r"^\| `/healthz` \|.*$", text, re.MULTILINE)
+    for why in ("thread of the model has ended", "device has failed"):
+        assert why in action and why in alive
+    assert "waited" in alive and "a step has run" in alive
+
+
 def test_the_dashboard_holds_together() -> None:
     everything = DASHBOARD["panels"]
     ids = [panel["id"] for panel in everything]
