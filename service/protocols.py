@@ -44,6 +44,7 @@ class Http(Peer, asyncio.Protocol):
     """A connection on which requests come; the parser is the next class's.
 
     Attributes:
+        app_state: what applications find in their scope's ``state``; ``transport`` among it.
         idle: since when a request's head is waited for; None while one is answered.
     """
 
@@ -52,6 +53,7 @@ class Http(Peer, asyncio.Protocol):
     tell: Callable[[str], object]
     idle: float | None
     connections: set[Any]
+    app_state: dict[str, Any]
     cycle: Any
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -60,6 +62,7 @@ class Http(Peer, asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self.app_state = {**self.app_state, "transport": transport}
         self.idle = self.loop.time()
         if len(self.connections) > self.limit:
             self._make_room()

@@ -250,3 +250,33 @@ def test_a_stop_ends_the_streams(tmp_path: Path) -> None:
             began = time.monotonic()
         assert time.monotonic() - began < 4.5  # not the 5 s that uvicorn waits for connections
         assert list(messages)[-1] == {"kind": "stopping"}
+
+
+@pytest.mark.parametrize("http", ["httptools", "h11"])
+def test_what_a_slow_viewer_gets_was_made_lately(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, http: str
+) -> None:
+    made = [0]
+    monkeypatch.setattr(viewers, "FRAME", 0.001)
+    monkeypatch.setattr(Live, "frame", lambda *_: {"kind": "frame", "n": tally(), "x": 2000 * "x"})
+
+    def tally() -> int:
+        made[0] += 1
+        return made[0]
+
+    options: dict[str, Any] = {"tcp": True, "http": http}
+    with service(tmp_path, [CanarySeat()], **options) as running, socket.socket() as slow:
+        host, port = running.tcp.removeprefix("http://").split(":")
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.connect((host, int(port)))
+        slow.sendall(b"GET /v1/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        until(lambda: made[0] > 5)
+        until(lambda: standing(made))
+        assert 2000 * made[0] < 4 * viewers.UNSENT, made
+
+
+def standing(made: list[int]) -> bool:
+    """Whether no frame is made for a while."""
+    before = made[0]
+    time.sleep(0.3)
+    return made[0] == before
