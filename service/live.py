@@ -100,6 +100,7 @@ class Live:
             "version": VERSION,
             "at_ms": now_ns / 1e6,
             "reasons": host.reasons(),
+            "warnings": host.warnings(),
             "robots": {name: self._brief(name, place, now_ns) for name, place in places.items()},
             "robot": robot,
             "here": robot in places,
@@ -192,5 +193,6 @@ def _fixed(host: Host) -> dict[str, Any]:
         "sources": SOURCES,
         "states": STATES,
         "keeps_s": SLOT * SLOTS,
+        "route_by": host.settings.route_by,
         "operator_token": host.settings.operator_token is not None,
     }

@@ -11,7 +11,9 @@ const FLAGS = {
 
 export class Fields {
   constructor() {
-    this.rows = [];
+    this.rows = []; // one per column
+    this.text = null; // the instruction's
+    this.all = [];
     this.key = "";
     $("flagged").addEventListener("change", () => this.filter());
   }
@@ -28,18 +30,17 @@ export class Fields {
     const text = hello.schema.fields.find((field) => field.kind === "instruction");
     this.rows = columns.map(([name, field]) => row(name, field));
     this.text = text === undefined ? null : row(text.name, text);
-    const all = this.text === null ? this.rows : [...this.rows, this.text];
-    $("fields").tBodies[0].replaceChildren(...all.map(({ node }) => node));
+    this.all = this.text === null ? this.rows : [...this.rows, this.text];
+    $("fields").tBodies[0].replaceChildren(...this.all.map(({ node }) => node));
   }
 
   clear() {
-    for (const one of this.rows) { put(one.value, "–"); one.bar?.toggleAttribute("hidden", true); flag(one, []); }
+    for (const one of this.all) { put(one.value, "–"); one.bar?.toggleAttribute("hidden", true); flag(one, []); }
     put($("fields-text"), "no observation yet");
   }
 
   update(state) {
     if (state === null || state === undefined) return;
-    let flagged = 0;
     this.rows.forEach((one, i) => {
       const value = state.values[i];
       put(one.value, shown(value, one.field));
@@ -48,12 +49,13 @@ export class Fields {
         one.bar.toggleAttribute("hidden", !inside);
         if (inside) one.bar.style.left = `${100 * Math.min(1, Math.max(0, (value - one.field.low) / (one.field.high - one.field.low)))}%`;
       }
-      const whole = one.name === one.field.name ? [] : state.flags[one.field.name] ?? [];
-      const flags = [...new Set([...(state.flags[one.name] ?? []), ...whole])];
-      flag(one, flags);
-      flagged += flags.length > 0;
     });
     if (this.text !== null) put(this.text.value, state.instruction || "–");
+    for (const one of this.all) {
+      const whole = one.name === one.field.name ? [] : state.flags[one.field.name] ?? [];
+      flag(one, [...new Set([...(state.flags[one.name] ?? []), ...whole])]);
+    }
+    const flagged = this.all.filter((one) => one.flags.length).length;
     const notes = [`${this.rows.length} columns`, flagged ? `${flagged} flagged` : "none flagged"];
     if (state.age_ms !== null) notes.push(`${state.age_ms.toFixed(state.age_ms < 10 ? 1 : 0)} ms old when used`);
     if (state.extra.length) notes.push(`not in the schema: ${state.extra.join(", ")}`);
@@ -63,19 +65,21 @@ export class Fields {
 
   filter() {
     const only = $("flagged").checked;
-    for (const one of this.rows) one.node.hidden = only && !one.flags.length;
+    for (const one of this.all) one.node.hidden = only && !one.flags.length;
   }
 }
 
+const isNumeric = (field) => field.kind === "numeric" || field.kind === "vector";
+
 function row(name, field) {
-  const numeric = field.kind === "numeric" || field.kind === "vector";
   const value = make("td", { className: "num value", textContent: "–" });
   const flags = make("td", { className: "flags" });
   const range = make("td", { className: "span" });
   let bar = null;
-  if (numeric) {
+  if (isNumeric(field)) {
     bar = make("i", { hidden: true });
-    range.append(make("span", { className: "low", textContent: fixed(field.low, field.low % 1 ? 2 : 0) }), make("span", { className: "sr", textContent: " to " }), make("span", { className: "bar", "aria-hidden": "true" }, bar), make("span", { className: "high", textContent: fixed(field.high, field.high % 1 ? 2 : 0) }));
+    const end = (at) => make("span", { className: at, textContent: bound(field[at], field.decimals) });
+    range.append(make("div", { className: "ends" }, end("low"), make("span", { className: "sr", textContent: " to " }), make("span", { className: "bar", "aria-hidden": "true" }, bar), end("high")));
   } else {
     range.append(make("span", { className: "of", textContent: field.kind === "category" ? field.values.join(", ") : field.kind === "flag" ? "false, true" : "text" }));
   }
@@ -85,10 +89,19 @@ function row(name, field) {
   return { name, field, node, value, bar, flagCell: flags, flags: [], told: "" };
 }
 
+/** An end of the range, as precise as the field is. */
+function bound(value, decimals) {
+  const text = fixed(value, decimals);
+  return text.includes(".") ? text.replace(/\.?0+$/, "") : text;
+}
+
+// Numbers that JSON has not.
+const NONE = new Map([["nan", "NaN"], ["inf", "∞"], ["-inf", "−∞"]]);
+
 function shown(value, field) {
-  if (typeof value === "number" && field.decimals !== undefined) return fixed(value, field.decimals);
-  if (value === "nan") return "NaN";
-  return value === null || value === undefined ? "–" : String(value).replace("-inf", "−∞").replace("inf", "∞");
+  if (value === null || value === undefined) return "–";
+  if (!isNumeric(field)) return String(value);
+  return typeof value === "number" ? fixed(value, field.decimals) : NONE.get(value) ?? String(value);
 }
 
 function flag(one, flags) {

@@ -41,8 +41,9 @@ export class Histogram {
     if (data === null || !data.n) { text(context, "no steps yet", width / 2, height / 2, "muted", "center"); return; }
     const { first, per_decade: per, counts } = data.histogram;
     const end = (first + counts.length) / per;
-    const low = Math.floor(first / per);
-    const high = Math.max(low + 1, Math.ceil(Math.max(end, deadline ? Math.log10(deadline) + 0.12 : end)));
+    const at = deadline ? Math.log10(deadline) : null; // its line is on the axis, wherever the steps are
+    const low = Math.floor(Math.min(first / per, at ?? Infinity));
+    const high = Math.max(low + 1, Math.ceil(Math.max(end, at === null ? end : at + 0.12)));
     const x = (decade) => LEFT + ((decade - low) / (high - low)) * (width - LEFT - RIGHT);
     const top = Math.max(1, Math.ceil(Math.log10(Math.max(...counts) + 1)));
     const y = (count) => bottom - (Math.log10(count + 1) / top) * (bottom - TOP);

@@ -3,7 +3,7 @@ import { $, fixed, make, ms, put, timeOfDay, words } from "./format.js";
 
 const MOST = 100, MOST_NOTES = 40;
 const STATES = ["closed", "degraded", "half_open", "open", "latched"];
-const TIMES = new Set(["late", "stale", "future", "backwards"]); // their values are nanoseconds
+const TIMES = new Set(["late", "stale", "future", "backwards", "undated"]); // their values are nanoseconds
 const NOT_TRIPS = new Set(["note", "good", "clean", "clean_degraded", "healed", "engage", "disengage", "operator_reset", "episode_reset", "session", "pair"]);
 
 export class Issues {
@@ -89,8 +89,13 @@ function ofEvent(event) {
   if (event.field) parts.push(event.field);
   if (event.kind) parts.push(event.kind);
   const tell = TIMES.has(event.kind) ? time : number;
-  if (event.value !== null) parts.push(tell(event.value));
-  if (event.limit !== null) parts.push(`allowed ${tell(event.limit)}`);
+  if (event.kind === "out of order" && typeof event.limit === "number") {
+    const before = event.limit - event.value; // of the clock's ns, which tell nobody anything
+    parts.push(before ? `captured ${time(before)} before the last one` : "captured when the last one was");
+  } else {
+    if (event.value !== null) parts.push(tell(event.value));
+    if (event.limit !== null) parts.push(`allowed ${tell(event.limit)}`);
+  }
   const trip = !NOT_TRIPS.has(event.cause);
   const operator = ["engage", "disengage", "operator_reset"].includes(event.cause);
   const level = { validity: "L0", range: "L1", rate: "L2", consensus: "L3" }[event.level] ?? "";

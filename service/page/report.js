@@ -18,11 +18,20 @@ export class Report {
       ["Period", `${ms(info.period * 1000)} ms`], ["Deadline", info.deadline === null ? "none" : `${ms(info.deadline * 1000)} ms`],
       ["Clock", info.clock], ["Schema", info.schema_hash.slice(0, 16)],
       ["Limits", plain(info.limits)],
+      ["Robots listed", hello.route_by && `those of one process of a fleet, in which the header ${hello.route_by} finds a robot's; for another one open /?robot=NAME`],
     ];
     $("facts").replaceChildren(...facts.filter(([, value]) => value !== null && value !== undefined && value !== "")
       .map(([name, value]) => make("div", {}, make("dt", { textContent: name }), make("dd", { textContent: plain(value) }))));
     this.resolved(run.requested ?? {}, run.resolved ?? crew.resolved ?? {});
     this.held(run.bytes ?? {}, run.model_bytes);
+  }
+
+  /** What changes while it runs. */
+  update({ reasons, warnings }) {
+    put($("ready"), reasons.length ? `no: ${reasons.join("; ")}` : "yes");
+    $("ready").dataset.flag = reasons.length ? "warn" : "";
+    put($("warnings"), warnings.length ? warnings.join("; ") : "none");
+    $("warnings").dataset.flag = warnings.length ? "warn" : "";
   }
 
   resolved(requested, resolved) {

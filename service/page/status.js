@@ -54,7 +54,7 @@ export class Status {
       return frame.robot === null ? "Nobody has opened a session yet." : `Robot ${frame.robot} is not in this process; what is shown is its last.`;
     }
     const says = SAYS[robot.breakers] ?? "";
-    if (robot.stop_pressed) return `${says} The emergency stop is pressed.`;
+    if (robot.stop_pressed) return `The emergency stop is pressed. The fallback drives, and an operator has to release, reset and engage.`;
     if (!robot.engaged && robot.breakers !== "latched") return "The fallback drives until an operator engages the policy.";
     return says;
   }

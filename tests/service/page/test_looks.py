@@ -16,7 +16,6 @@ from tests.service.page.browsing import (
     OPERATOR,
     PHONE,
     TOKEN,
-    browser,
     opened,
     says,
 )
@@ -36,12 +35,6 @@ GRAPHICS = [
     (name, "card")
     for name in ("policy", "clamped", "planned", "consensus", "blocked", "fallback", "accent")
 ]
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with browser() as own:
-        yield own
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +145,14 @@ def contrast(one: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
+def grey(colour: str, behind: str, opacity: float) -> str:
+    """Without its hue, and with what is behind it."""
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    own = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    parts = (opacity * own + (1 - opacity) * int(behind[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(part):02x}" for part in parts)
+
+
 def test_contrast_is_computed_rightly() -> None:
     assert contrast("#000000", "#ffffff") == pytest.approx(21.0)
     assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
@@ -174,6 +175,18 @@ def test_colours_can_be_told_apart(chromium: Any, running: Running, scheme: str)
                 if ratio < least:
                     poor[one, other] = round(ratio, 2)
         assert poor == {}
+        page.evaluate("document.documentElement.classList.add('old')")
+        faded = page.evaluate(
+            """() => { const style = (s) => getComputedStyle(document.querySelector(s));
+            const cards = [...document.querySelectorAll('main > .card:not(.operator)')];
+            const seen = new Set(cards.map((e) => getComputedStyle(e).opacity));
+            return [...seen, style('main').opacity, style('.operator').opacity]; }"""
+        )
+        assert len(faded) == 3 and faded[1:] == ["1", "1"]
+        old = {name: grey(colours[name], colours["page"], float(faded[0])) for name in names}
+        for one, other in TEXTS:
+            if other != "page":  # all is on cards
+                assert contrast(old[one], old[other]) >= 4.5, (one, other)
         # A theme that is chosen has the same colours as the system's.
         page.evaluate("(scheme) => { document.documentElement.dataset.theme = scheme; }", scheme)
         chosen = page.evaluate(

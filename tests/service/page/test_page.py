@@ -6,18 +6,16 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.service.doubles import CanarySeat, Running, service, until
+from tests.service.doubles import Running, service, until
 from tests.service.page.browsing import (
     OPERATOR,
     TOKEN,
-    browser,
     let_in,
     opened,
     says,
@@ -27,27 +25,6 @@ from tests.service.raw import Raw, state
 
 pytestmark = pytest.mark.full
 HOSTILE = "<img src=x onerror=document.title='taken'>"
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with browser() as own:
-        yield own
-
-
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[Running]:
-    options: dict[str, Any] = {"tcp": True, "token": TOKEN, "operator_token": OPERATOR}
-    options["ping"] = 3600.0  # the robot is idle while the browser works, and answers none
-    with service(tmp_path, [CanarySeat(0.004), CanarySeat()], **options) as one:
-        yield one
-
-
-@pytest.fixture
-def robot(running: Running) -> Raw:
-    own = running.raw(TOKEN)
-    own.open("r1")
-    return own
 
 
 def latency(running: Running) -> dict[str, Any]:
@@ -271,6 +248,7 @@ def test_several_robots(chromium: Any, running: Running, robot: Raw) -> None:
         try:
             says(page, "#notice", "Robot r2 has left this process")
             says(page, "#state-name", "gone")
+            assert page.locator("#robot option").all_inner_texts() == ["r1", "gone", "r2 (gone)"]
             assert page.is_disabled("#stop")
         finally:
             running.host.registry.places["r2"] = running.host.registry.places.pop("gone")
@@ -312,6 +290,9 @@ def test_old_data_are_called_old(chromium: Any, tmp_path: Path) -> None:
                     robot.acted(n)
                 says(page, "#robot", "r7")
                 page.wait_for_selector("html:not(.old)")
+                says(page, "#notice", "Robot r1 has left")  # nobody has chosen another one
+                page.select_option("#robot", "r7")
+                says(page, "#step", "3")
             assert not seen.faults()
 
 
