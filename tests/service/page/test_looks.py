@@ -175,9 +175,9 @@ def test_colours_can_be_told_apart(chromium: Any, running: Running, scheme: str)
                 if ratio < least:
                     poor[one, other] = round(ratio, 2)
         assert poor == {}
-        page.evaluate("document.documentElement.classList.add('old')")
         faded = page.evaluate(
-            """() => { const style = (s) => getComputedStyle(document.querySelector(s));
+            """() => { document.documentElement.classList.add('old');
+            const style = (s) => getComputedStyle(document.querySelector(s));
             const cards = [...document.querySelectorAll('main > .card:not(.operator)')];
             const seen = new Set(cards.map((e) => getComputedStyle(e).opacity));
             return [...seen, style('main').opacity, style('.operator').opacity]; }"""
