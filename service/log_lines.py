@@ -6,7 +6,8 @@ import json
 import logging
 from collections.abc import MutableMapping
 from datetime import datetime, timezone
-from typing import Any
+from io import StringIO
+from typing import Any, TextIO
 
 import structlog
 from structlog.stdlib import ExtraAdder, ProcessorFormatter, add_log_level, add_logger_name
@@ -30,7 +31,7 @@ def formatter(form: str) -> logging.Formatter:
             colors=False,
             pad_event_to=0,
             repr_native_str=True,  # no value breaks a line
-            exception_formatter=structlog.dev.plain_traceback,
+            exception_formatter=_indented,
             timestamp_key="at",
         )
         last = [_one_line, renderer]
@@ -54,9 +55,21 @@ def _at(_: Any, __: str, event: Event) -> Event:
 
 def _one_line(_: Any, __: str, event: Event) -> Event:
     """No text from elsewhere may look like a line of its own, or move a terminal's cursor."""
-    text = str(event["event"])
-    event["event"] = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    event["event"] = _printable(str(event["event"]))
     return event
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _indented(file: TextIO, exc_info: Any) -> None:
+    """A traceback, each line of it further in than any event: what an error says may have lines of
+    its own."""
+    text = StringIO()
+    structlog.dev.plain_traceback(text, exc_info)
+    for line in text.getvalue().strip("\n").split("\n"):
+        file.write(f"\n    {_printable(line)}")
 
 
 def _json(_: Any, __: str, event: Event) -> str:

@@ -15,6 +15,7 @@ import re
 import select
 import threading
 import time
+from asyncio import CancelledError
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from logging.handlers import QueueHandler
@@ -41,6 +42,7 @@ QUIET = 10.0
 CONNECTIONS, RATE = "wmrt.service.connections", 10.0
 #: Seconds at the end for what is waiting; a pipe that nobody reads must not keep a process.
 PARTING = 2.0
+_NO_UTF_8 = "Invalid UTF-8 sequence"  # as uvicorn says it
 _BEARER = re.compile(r"(?i)(bearer\s+)[^\s\"'\\]+")
 
 #: Events with fields: ``log.info("opened", robot="r1")``. Nothing is configured globally.
@@ -87,8 +89,13 @@ class _Sparse(logging.Filter):
             return False
         left_out = self._left_out.pop(text, 0)
         if left_out:
-            record.msg = f"{text.rstrip()} ({left_out} more were left out)"
-        record.exc_info = None  # where in uvicorn a peer's bytes were no UTF-8, nobody has to know
+            text = f"{text.rstrip()} ({left_out} more were left out)"
+        record.msg = text.rstrip()
+        # Nobody has to know where in uvicorn a peer's bytes were no UTF-8, or where a request stood
+        # that was cancelled as the process ended. Else it is a fault, and this its only trace.
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, CancelledError) or text.startswith(_NO_UTF_8):
+            record.exc_info = None
         return True
 
 

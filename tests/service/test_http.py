@@ -21,7 +21,9 @@ from tests.service.doubles import (
     OPERATOR,
     TOKEN,
     CanarySeat,
+    Lines,
     Running,
+    logging_to,
     name,
     observation,
     opened,
@@ -213,15 +215,29 @@ def test_health_is_told_while_a_step_runs(tmp_path: Path) -> None:
         assert raw.hear().sequence == 0
 
 
-def test_a_fault_of_ours_tells_a_client_nothing(
-    running: Running, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_a_fault_of_ours_tells_a_client_nothing_and_the_log_all(
+    running: Running, http: httpx.Client, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
+    own = opened(http)
+
     def fails(*_: Any) -> None:
         raise RuntimeError("a secret at /secret/path")
 
     monkeypatch.setattr("wmrt.service.operations.info", fails)
-    answer = http.get("/v1/info")
-    assert (answer.status_code, name(answer)) == (500, "internal") and "secret" not in answer.text
+    monkeypatch.setattr(running.host, "submit", fails)
+    for how in (
+        lambda: http.get("/v1/info"),  # FastAPI's
+        lambda: http.post("/v1/act", json=observation(own, 0)),  # past it
+    ):
+        lines = Lines()
+        with logging_to(lines, form=form):
+            answer = how()
+        assert (answer.status_code, name(answer)) == (500, "internal")
+        assert "secret" not in answer.text
+        assert lines.text.count("RuntimeError: a secret at /secret/path") == 1
+        assert lines.text.count("Traceback (most recent call last)") == 1
+        assert "in fails" in lines.text and answer.headers["x-request-id"] in lines.text
 
 
 def test_openapi_is_kept(running: Running, http: httpx.Client, seed: int) -> None:

@@ -15,6 +15,7 @@ import pytest
 from pydantic import SecretStr
 
 from tests.service.doubles import CanarySeat, Lines, full_pipe, logging_to, service, until
+from wmrt.client.channel import Lost
 from wmrt.core.errors import ServiceError
 from wmrt.core.wire import Acted
 from wmrt.service import logs
@@ -165,6 +166,36 @@ def test_a_text_that_is_no_utf_8_is_one_line(tmp_path: Path) -> None:
     told = [line for line in lines.json if "UTF-8" in line["event"]]
     assert len(told) == 1 and told[0]["logger"] == logs.CONNECTIONS
     assert "Traceback" not in lines.text and "exception" not in told[0]
+
+
+@pytest.mark.usefixtures("each_way")
+@pytest.mark.parametrize("what", ["opening", "a text", "a step"])
+def test_a_fault_of_ours_is_told_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError("something of ours broke")
+
+    lines = Lines()
+    with logging_to(lines, form="json"), service(tmp_path) as running:
+        raw = running.raw()
+        if what == "opening":
+            monkeypatch.setattr(running.host, "open", fails)
+            with pytest.raises(Lost):
+                raw.open()
+        else:
+            raw.open()
+            monkeypatch.setattr(running.host, "submit", fails)
+            monkeypatch.setattr(running.host, "take", fails)
+            monkeypatch.setattr(running.host, "end_episode", fails)
+            text = {"kind": "reset", "version": 1, "robot": "r1"}
+            raw.say(text if what == "a text" else raw.packed(0))
+        until(lambda: "something of ours broke" in lines.text)
+    told = [line for line in lines.json if "something of ours broke" in json.dumps(line)]
+    assert len(told) == 1 and told[0]["level"] == "error"
+    assert told[0]["exception"].count("Traceback (most recent call last)") == 1
+    assert "RuntimeError: something of ours broke" in told[0]["exception"]
+    assert "in fails" in told[0]["exception"]
 
 
 def test_requests_and_connections_have_names(tmp_path: Path) -> None:

@@ -106,6 +106,27 @@ def test_text_is_one_line_whatever_it_holds() -> None:
     assert "warning" in lines.text and "opened" in lines.text
 
 
+def test_no_line_of_a_traceback_looks_like_an_event() -> None:
+    lines = Lines()
+    forged = "2026-01-01T00:00:00.000+00:00 [info     ] opened"
+    with logging_to(lines):
+        try:
+            try:
+                raise ValueError(f"first\n{forged}\r{forged}")
+            except ValueError as error:
+                raise RuntimeError(f"second\x1b[2J\u2028\n{forged}") from error
+        except RuntimeError:
+            log.exception("a fault", robot="r2")
+        log.info("after")
+    first, *told, last = lines.text.rstrip("\n").split("\n")
+    assert "a fault" in first and "robot='r2'" in first and "after" in last
+    assert all(line.startswith("    ") for line in told)
+    assert sum("test_no_line_of_a_traceback" in line for line in told) == 2  # where both were
+    assert [line.strip() for line in told].count(forged) == 1  # what is left of the second
+    assert "    Traceback (most recent call last):" in told and "\x1b" not in lines.text
+    assert not {"\r", "\u2028"} & set(lines.text)
+
+
 def test_arguments_are_those_of_the_moment() -> None:
     lines, held = Lines(), [1]
     with logging_to(lines, form="json"):
