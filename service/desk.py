@@ -55,11 +55,9 @@ class Desk:
     Args:
         seat: the robot's policy. period: seconds.
         worker: where its calls run, and steps in which the policy is not asked; several desks may
-            share one.
-        reply: gets every answer.
+            share one. reply: gets every answer.
         timed: steps are decided in the policy's thread, see `TimedController`; else in the worker.
-        owned: that thread waits for observations at its robot's socket.
-        options: further ones of `Controller`, such as a recorder.
+        owned: that thread waits for observations at its robot's socket. options: of `Controller`.
         stands: is told where the breakers stand whenever that has changed, in the thread that
             changed it; it must neither wait nor raise.
 
@@ -251,6 +249,11 @@ class Desk:
         """The emergency stop was, and no action has left since."""
         return self._pressed
 
+    @property
+    def state(self) -> State:
+        """Where the breakers stand; a stop that is to latch with the next action has latched."""
+        return State.LATCHED if self._pressed else self.breakers.state
+
     def _note(self) -> None:
         """Say where the breakers stand if that is new: 0.3 us a step, where it seldom is."""
         if self._stands is None or not self.session or self._mark() == self._stood:
@@ -266,14 +269,11 @@ class Desk:
         return own.state, own.engaged, self._pressed, self.session, self.epoch
 
     def _standing(self) -> Standing:
-        """A stop that is to latch with the next action is a latch already: that action may be
-        another process's."""
-        breakers, session = self.breakers, self.session
-        state = State.LATCHED if self._pressed else breakers.state
+        own, session = self.breakers, self.session
         return Standing(
             *(self.robot, session, self.epoch),
             self._stepped[1] if self._stepped[0] == session else -1,
-            *(breakers.reference, state.value, breakers.engaged),
+            *(own.reference, self.state.value, own.engaged),
         )
 
     def remember(self) -> Memory:

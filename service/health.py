@@ -90,7 +90,7 @@ def warnings(host: Host) -> list[str]:
 
 
 def _latched(place: Place) -> bool:
-    return place.desk.breakers.state is State.LATCHED
+    return place.desk.state is State.LATCHED
 
 
 def _failed(host: Host) -> list[tuple[str, Exception | None]]:

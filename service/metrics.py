@@ -215,13 +215,13 @@ class _Robots(Collector):
             "wmrt_breakers_state", "1 for the state that they are in.", labels=["robot", "state"]
         )
         for robot, place in places:
-            now = place.desk.breakers.state
+            now = place.desk.state
             for state in State:
                 states.add_metric([robot, state.value], state is now)
         yield states
         for name, help_, read in (
             ("robot_engaged", "Whether its policy may drive.", _engaged),
-            ("robot_connected", "Whether a client is connected.", _connected),
+            ("robot_connected", "Whether a WebSocket is open; never so over HTTP.", _connected),
             ("policy_running_seconds", "How long its policy has been at a step.", _running),
         ):
             family = GaugeMetricFamily(f"wmrt_{name}", help_, labels=["robot"])
@@ -239,7 +239,7 @@ def _outcomes(meter: RobotMeter) -> Mapping[str, int]:
 
 
 def _engaged(place: Place) -> float:
-    return float(place.desk.breakers.engaged)
+    return float(place.engaged)
 
 
 def _connected(place: Place) -> float:

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from wmrt import __version__
+from wmrt.core.errors import SafetyError
 from wmrt.core.wire import VERSION
 from wmrt.safety import Event
+from wmrt.service.desk import Desk
 from wmrt.service.host import Host
 from wmrt.service.messages import OperatorMessage, dumps
 from wmrt.service.meter import LEVELS, Stall
@@ -64,15 +66,15 @@ def info(host: Host) -> dict[str, Any]:
 
 
 def robot(place: Place) -> dict[str, Any]:
-    session, breakers = place.session, place.desk.breakers
+    session, desk = place.session, place.desk
     return {
         "epoch": session.epoch,
         "sequence": session.sequence,
         "connected": session.holder is not None,
         "observations": dict(session.counts),
-        "step": breakers.step,
-        "breakers": breakers.state.value,
-        "engaged": breakers.engaged,
+        "step": desk.breakers.step,
+        "breakers": desk.state.value,
+        "engaged": place.engaged,
         "stop_pressed": place.stop_pressed,
         "sources": nonzero(place.meter.sources),
         "deadline_misses": place.meter.late,
@@ -150,7 +152,7 @@ async def operate(
     finally:
         host.audit.note(
             f"breakers_{action}", robot=message.robot, operator=message.operator, client=client,
-            state=place.desk.breakers.state.value, **refused,
+            state=place.desk.state.value, **refused,
         )  # fmt: skip
     return robot(place)
 
@@ -164,6 +166,26 @@ async def _operate(host: Host, action: Action, message: OperatorMessage, place: 
     elif action == "disengage":
         await finished(desk.call(controller.disengage))
     elif action == "engage":
-        await finished(desk.call(lambda: controller.engage(name, message.measured)))
+
+        def engage() -> None:
+            _require_no_stop(desk, "engage")
+            controller.engage(name, message.measured)
+
+        await finished(desk.call(engage))
     else:
-        await finished(desk.call(lambda: controller.reset_latch(name)))
+
+        def reset() -> None:
+            _require_no_stop(desk, "reset")
+            controller.reset_latch(name)
+
+        await finished(desk.call(reset))
+
+
+def _require_no_stop(desk: Desk, action: str) -> None:
+    """Raise `SafetyError` while a stop waits for the action that it latches with: what is done now
+    would be undone by that. Between two steps."""
+    if desk.pressed:
+        raise SafetyError(
+            f"{action}: the emergency stop was pressed and latches with the robot's next action; "
+            "release it, and reset after that action"
+        )

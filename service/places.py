@@ -56,6 +56,11 @@ class Place:
     seen: Seen | None = None
     stop_pressed: bool = False
 
+    @property
+    def engaged(self) -> bool:
+        """Whether the policy's next action may leave."""
+        return self.desk.breakers.engaged and self.desk.state is not State.LATCHED
+
 
 @dataclass(frozen=True)
 class Opened:
@@ -93,10 +98,9 @@ def full(limit: int, idle: float) -> Refusal:
 
 
 def trouble(desk: Desk) -> Trouble | None:
-    """What would be forgotten with this desk; None if nothing would. The emergency stop is a latch
-    as soon as it is pressed."""
-    latched = desk.breakers.state is State.LATCHED or desk.pressed
-    state = State.LATCHED if latched else desk.breakers.state
+    """What would be forgotten with this desk, such as a stop that is to latch with the next action:
+    that may be another process's. None if nothing would."""
+    state = desk.state
     if state is State.CLOSED and desk.breakers.engaged:
         return None
     return Trouble(state.value, desk.breakers.engaged)
