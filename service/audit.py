@@ -2,7 +2,7 @@
 
 Lines are written by a thread of their own, into the log as well: neither the event loop nor a
 control step waits for a disk. A flood of one event is cut to `RATE` lines a second; the next line
-says how many were left out.
+of it, or one ``left_out`` at the end, says how many were left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from structlog.contextvars import get_contextvars
 
 from wmrt.core.errors import UsageError
 from wmrt.service.buckets import Buckets
-from wmrt.service.logs import log
+from wmrt.service.logs import log, redactor
+from wmrt.service.settings import ServeSettings
 
 #: Lines a second and event; a burst may have ten times as many.
 RATE = 10.0
@@ -82,7 +83,11 @@ class Audit:
             self.lost += 1
 
     def close(self) -> None:
-        """Write what is waiting, and end."""
+        """Write what is waiting, and how many lines of a flood that has no next one were left out;
+        then end."""
+        left_out, self._left_out = self._left_out, {}
+        for event, count in left_out.items():
+            self.note("left_out", of=event, left_out=count)
         with contextlib.suppress(Full):  # a disk that hangs must not keep the process
             self._queue.put(None, timeout=PARTING)
         self._thread.join(PARTING)
@@ -103,3 +108,8 @@ class Audit:
                 self._file.close()
             except OSError:
                 self.lost += 1
+
+
+def audit_of(settings: ServeSettings) -> Audit:
+    """That of a process, without its tokens. `UsageError` for a file that cannot be opened."""
+    return Audit(settings.audit, redactor(settings))

@@ -21,10 +21,10 @@ from wmrt.core.extras import require
 from wmrt.core.wire import ROBOT_HEADER
 from wmrt.service import fleet_ray, interpreter
 from wmrt.service.app import make_app
-from wmrt.service.audit import Audit
+from wmrt.service.audit import audit_of
 from wmrt.service.crew import Crew, load_crew
 from wmrt.service.host import Host
-from wmrt.service.logs import logs_of, redactor
+from wmrt.service.logs import logs_of
 from wmrt.service.seats import Seat, warm_up
 from wmrt.service.settings import ServeSettings, read_settings
 from wmrt.service.telemetry import telemetry_of
@@ -127,6 +127,7 @@ class Replica:
         for name in _TOKENS:
             if getattr(fleet, name) and getattr(settings, name) is None:
                 raise UsageError(f"WMRT_SERVE_{name.upper()} is not in a replica's environment")
+        audit = audit_of(settings)  # a file that cannot be had is told before the work
         self.crew = (
             load_crew(settings)
             if fleet.seats is None
@@ -135,7 +136,6 @@ class Replica:
         warm_up(self.crew.seats)  # robots are routed here as soon as this is over
         self._open = contextlib.ExitStack()
         telemetry = self._open.enter_context(contextlib.closing(telemetry_of(settings)))
-        audit = Audit(settings.audit, redactor(settings))
         self.host = Host(self.crew, settings, audit, telemetry=telemetry)
         self.host.settle = interpreter.settle
         self._failure: BaseException | None = None
@@ -160,6 +160,7 @@ class Replica:
         """Answer what is in work, keep every robot, and end the connections."""
         await self.host.drain()
         await self.host.stop()
+        await asyncio.to_thread(self.host.audit.close)  # its last lines go into the log, too
         await asyncio.to_thread(self._open.close)
 
 

@@ -23,11 +23,11 @@ from wmrt.service import interpreter
 from wmrt.service.acceptor import Acceptor
 from wmrt.service.admission import Admission
 from wmrt.service.app import make_app
-from wmrt.service.audit import Audit
+from wmrt.service.audit import Audit, audit_of
 from wmrt.service.certificates import Certificate, load
 from wmrt.service.crew import Crew
 from wmrt.service.host import Host
-from wmrt.service.logs import log, redactor
+from wmrt.service.logs import log
 from wmrt.service.notify import Herald, Notifier
 from wmrt.service.peer import sweep
 from wmrt.service.protocols import SPARE, protocols
@@ -44,6 +44,7 @@ class Server(uvicorn.Server):
 
     Args:
         options, telemetry: see `Host`. dropped: log records that were lost.
+        audit: default that of the settings. Closed when it has run.
 
     Attributes:
         host: the robots. gate: the application. herald: tells systemd.
@@ -57,9 +58,10 @@ class Server(uvicorn.Server):
         options: dict[str, Any] | None = None,
         dropped: Callable[[], int] = lambda: 0,
         telemetry: Telemetry | None = None,
+        audit: Audit | None = None,
     ) -> None:
         notifier = Notifier(os.environ)
-        audit = Audit(settings.audit, redactor(settings))
+        audit = audit or audit_of(settings)
         self.host = Host(crew, settings, audit, options, telemetry)
         self.herald = Herald(self.host, notifier)
         self.stopped_by: int | None = None

@@ -100,8 +100,10 @@ class Telemetry:
 def _provider(processor: Any) -> Any:
     trace = require("opentelemetry.sdk.trace", "otel")
     resources = require("opentelemetry.sdk.resources", "otel")
-    named = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": "wmrt"}
-    resource = resources.Resource.create({**named, "service.version": __version__})
+    own = {"service.name": "wmrt", "service.version": __version__}
+    # What the environment says goes first: OTEL_SERVICE_NAME, or OTEL_RESOURCE_ATTRIBUTES.
+    said = resources.OTELResourceDetector().detect().attributes
+    resource = resources.Resource.create({**own, **said})
     provider = trace.TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(processor)
     return provider

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -133,6 +134,26 @@ def test_a_replica_that_stops_puts_its_robots_away_and_another_goes_on(tmp_path:
         await second.stop()
 
     asyncio.run(life())
+
+
+def test_a_replica_s_audit_log_is_had_before_the_work_and_written_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(fleet, "load_seats", lambda *_: made.append(CanarySeat()) or made)
+    wrong = values(tmp_path) | {"audit": str(tmp_path / "no" / "folder")}
+    with pytest.raises(UsageError, match=r"audit: .*cannot be written"):
+        fleet.Replica(fleet.Fleet(seats=SEATS), wrong, "one")
+    assert not made
+    path = tmp_path / "audit.jsonl"
+    replica = fleet.Replica(
+        fleet.Fleet(seats=SEATS), values(tmp_path) | {"audit": str(path)}, "one"
+    )
+    for _ in range(150):
+        replica.host.audit.note("unauthorized")
+    asyncio.run(replica.stop())
+    last = json.loads(path.read_text().splitlines()[-1])
+    assert (last["event"], last["of"]) == ("left_out", "unauthorized")
 
 
 def test_a_replica_whose_model_fails_is_unhealthy(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from tests.service.doubles import CanarySeat, Running, service, until
+from wmrt import __version__
 from wmrt.cli.main import main
 from wmrt.core.errors import MissingExtraError
 from wmrt.service import telemetry
@@ -31,7 +32,7 @@ TOKEN, OPERATOR = "client-" + "t" * 16, "operator-" + "o" * 16
 
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in telemetry.ENDPOINTS:
+    for name in (*telemetry.ENDPOINTS, "OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -160,6 +161,35 @@ def test_spans_go_over_http_to_a_collector(tmp_path: Path, monkeypatch: pytest.M
         assert {path for path, _ in collector.got} == {"/v1/traces"}
         sent = b"".join(body for _, body in collector.got)
     assert b"wmrt.open" in sent and b"arm-7" in sent and b"wmrt.warm_up" in sent
+
+
+@pytest.mark.parametrize(
+    ("said", "service_name"),
+    [
+        ({}, "wmrt"),
+        ({"OTEL_SERVICE_NAME": "arm-7"}, "arm-7"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=arm-7,site=hall%203"}, "arm-7"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "site=hall%203"}, "wmrt"),
+        (
+            {"OTEL_RESOURCE_ATTRIBUTES": "service.name=other", "OTEL_SERVICE_NAME": "arm-7"},
+            "arm-7",
+        ),
+    ],
+)
+def test_the_environment_names_the_service(
+    monkeypatch: pytest.MonkeyPatch, said: dict[str, str], service_name: str
+) -> None:
+    for key, value in said.items():
+        monkeypatch.setenv(key, value)
+    kept = memory.InMemorySpanExporter()
+    own = Telemetry(export.SimpleSpanProcessor(kept))
+    with own.span("open"):
+        pass
+    (span,) = kept.get_finished_spans()
+    told = span.resource.attributes
+    assert told["service.name"] == service_name and told["service.version"] == __version__
+    assert told.get("site") == ("hall 3" if "site" in str(said) else None)
+    own.close()
 
 
 @pytest.mark.parametrize("fault", ["refuses", "hangs", "nobody"])

@@ -77,19 +77,21 @@ def _serve(settings: Any, json_path: Path | None) -> None:
 
     memory.steady_heap()  # before there are threads
     from wmrt.service import operations
+    from wmrt.service.audit import audit_of
     from wmrt.service.crew import load_crew
     from wmrt.service.logs import logs_of
     from wmrt.service.server import Server, addresses, listening
     from wmrt.service.telemetry import telemetry_of
 
-    # An address or a package that cannot be had is told before the work.
+    # An address, a package or a file that cannot be had is told before the work.
     with (
         listening(settings) as sockets,
         contextlib.closing(telemetry_of(settings)) as telemetry,
         logs_of(settings).installed() as logs,
+        contextlib.closing(audit_of(settings)) as audit,
     ):
         crew = load_crew(settings)
-        server = Server(crew, settings, dropped=lambda: logs.dropped, telemetry=telemetry)
+        server = Server(crew, settings, None, lambda: logs.dropped, telemetry, audit)
         for address in addresses(sockets, settings):
             console(stderr=True).print(f"serving on {address}", markup=False, soft_wrap=True)
         server.run_on(sockets)
