@@ -39,7 +39,8 @@ class ServeSettings(BaseSettings):
             function (state, previous action) -> action. consensus_every: steps between two votes.
         socket: path of a Unix socket. host, port: of TCP; port None for none when there is a
             socket, else 8420.
-        open: allow a host that other machines reach; needs a token.
+        open: allow a host that other machines reach, and requests under any name (see ``names``);
+            needs a token, whatever the host.
         token: every request carries it as a bearer token. operator_token: what resets breakers.
         metrics_token: one that opens `/metrics` and nothing else.
         on_second_client: what happens to a second client for a robot that one holds.
@@ -108,7 +109,7 @@ class ServeSettings(BaseSettings):
     label: str = "wmrt"
     route_by: str | None = None
     max_body: int = Field(1 << 17, ge=1024)
-    rate: float = Field(2000.0, gt=0, allow_inf_nan=False)
+    rate: float = Field(2000.0, ge=1, allow_inf_nan=False)  # a burst is two: a message has to fit
     connections: int = Field(256, ge=1)
     stuck_after: float = Field(10.0, gt=0, allow_inf_nan=False)
     ping: float = Field(20.0, gt=0, allow_inf_nan=False)
@@ -155,25 +156,42 @@ class ServeSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _consistent(self) -> ServeSettings:
-        if self.tcp_port is not None and self.host not in LOOPBACK:
-            if not self.open:
-                raise ValueError(
-                    f"host {self.host} is reached by other machines; pass --open to mean it"
-                )
-            if self.token is None:
-                raise ValueError(
-                    f"host {self.host} is open to other machines and needs a token: --token-file, "
-                    "or WMRT_SERVE_TOKEN"
-                )
+        if self.tcp_port is not None and self.host not in LOOPBACK and not self.open:
+            raise ValueError(
+                f"host {self.host} is reached by other machines; pass --open to mean it"
+            )
+        if self.open and self.token is None:  # else any site's page could speak for its reader
+            raise ValueError(
+                "open serves requests under any name, whatever the host, and needs a token: "
+                "--token-file, or WMRT_SERVE_TOKEN"
+            )
         if self.shared and self.snapshots is None:
             raise ValueError("shared is about the folder of snapshots; name it with --snapshots")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key go together; give both or none")
         if self.tls_cert is not None and self.socket is not None:
             raise ValueError("TLS is for TCP; a service on a Unix socket has none, leave one out")
+        self._require_effect()
         self._require_different_tokens()
         self._require_three_votes()
         return self
+
+    def _require_effect(self) -> None:
+        """Nothing is accepted that changes nothing, or cannot work."""
+        if self.snapshots is None and "snapshot_every" in self.model_fields_set:
+            raise ValueError(
+                "snapshot_every without snapshots: nothing is kept; name a folder with --snapshots"
+            )
+        if self.max_age is not None and self.clock == "step":
+            raise ValueError(
+                "max_age with clock step: capture times are not looked at there; leave one out"
+            )
+        deadline = self.period if self.deadline is None else self.deadline
+        if deadline is not None and deadline > self.stuck_after:
+            raise ValueError(
+                f"a step has a deadline of {deadline:g} s, and /healthz would call for a restart "
+                f"after {self.stuck_after:g} s: let stuck_after be at least the deadline"
+            )
 
     def _require_three_votes(self) -> None:
         if self.consensus is None:

@@ -109,6 +109,11 @@ def test_a_car_is_driven_by_a_service_that_is_killed_and_started_again(
         (["--model", "no-such-model", "--port", "0"], "no-such-model"),
         (["--token-file", "no-such-file"], "--token-file no-such-file: No such file or directory"),
         (["--cpu", "99999"], "cpu 99999: this process may use 0"),
+        (["--open", "--port", "0", "--model", "no-such-model"], "and needs a token: --token-file"),
+        (
+            ["--audit", "/proc/nothing/a", "--port", "0", "--model", "no-such-model"],
+            "audit: /proc/nothing/a cannot be written: No such file or directory",
+        ),
         (
             ["--socket", "/proc/nothing/s"],
             "socket /proc/nothing/s: there is no folder /proc/nothing; make it",

@@ -333,9 +333,9 @@ def test_a_process_that_is_killed_or_hangs(
     """
     program()
     monkeypatch.setenv("WMRT_SERVE_IDLE", "0")
-    monkeypatch.setenv("WMRT_SERVE_SNAPSHOT_EVERY", "0.5")
     ports = [free_port() for _ in range(3)]
-    kept = ["--shared", "--snapshots", str(tmp_path / "kept")] if shared else []
+    kept = ["--shared", "--snapshots", str(tmp_path / "kept"), "--snapshot-every", "0.5"]
+    kept = kept if shared else []
     common = ["--robots", "16", "--clock", "step", "--rate", "100000", *kept]
     processes = [start("--port", str(port), *common) for port in ports]
     try:

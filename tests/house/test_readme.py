@@ -117,3 +117,15 @@ def test_what_it_sends_by_hand_is_read() -> None:
     assert observed.robot == "r1" and observed.sequence == 0
     schema = WorldModel.from_pretrained("highway", recipe="nvfp4").schema
     assert set(json.loads(observation)["state"]) <= set(schema.fields)
+
+
+def test_the_service_it_starts_has_room_for_the_robots_it_names() -> None:
+    section = TEXT.split("## Over a network")[1].split("\n## ")[0]
+    serve = re.search(r"wmrt serve (.*?)\s+#", section)
+    assert serve is not None and "wmrt drive --model unix:" in section
+    by_hand = {json.loads(text)["robot"] for text in re.findall(r"ask .*?'({.*?})'", section, re.S)}
+    by_program = set(re.findall(r'client\.connect\(".*?", "(\w+)"\)', section))
+    assert by_hand and by_program
+    named = {"drive"} | by_hand | by_program  # `wmrt drive` is robot drive
+    room = re.search(r"--robots (\d+)", serve[1])
+    assert room is not None and int(room[1]) >= len(named), named

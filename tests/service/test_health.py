@@ -41,7 +41,10 @@ def ask(running: Running, path: str, token: str | None = None) -> tuple[int, dic
 @pytest.mark.parametrize(
     "changes",
     [
-        {"clock": "step"},  # the step runs in the robot's own thread, and nobody is answered
+        {
+            "clock": "step",
+            "deadline": 0.4,
+        },  # the step runs in the robot's own thread, and nobody is answered
         {"deadline": 0.05},  # under a watchdog: every step is answered, with the fallback
     ],
 )
@@ -67,7 +70,7 @@ def test_a_step_that_is_stuck_calls_for_a_restart(tmp_path: Path, changes: dict[
 
 def test_a_robot_s_thread_that_hangs_elsewhere_is_stuck_too(tmp_path: Path) -> None:
     go = threading.Event()
-    with service(tmp_path, tcp=True, stuck_after=0.3) as running:
+    with service(tmp_path, tcp=True, stuck_after=0.3, deadline=0.3) as running:
         raw = running.raw()
         raw.open("r1")
         running.host.registry.places["r1"].desk.call(lambda: go.wait(60.0))

@@ -184,6 +184,19 @@ def test_pages_of_other_sites_and_made_up_names_are_refused(running: Running) ->
         assert same.status_code == 200
 
 
+def test_an_open_service_has_any_name_and_nothing_without_the_token(tmp_path: Path) -> None:
+    """A page whose owner has his own name lead here cannot speak for whoever looks at it."""
+    with pytest.raises(ValueError, match="needs a token"), service(tmp_path, tcp=True, open=True):
+        pass
+    with service(tmp_path, tcp=True, open=True, token=TOKEN) as running:
+        with httpx.Client(base_url=running.tcp, trust_env=False) as http:
+            made_up = {"Host": "evil.example", "Origin": "http://evil.example"}
+            own = {"Authorization": f"Bearer {TOKEN}"}
+            assert name(http.get("/v1/info", headers=made_up)) == "unauthorized"
+            assert http.get("/v1/info", headers=made_up | own).status_code == 200
+            assert http.get("/healthz", headers={"Host": "10.0.0.7:8420"}).status_code == 200
+
+
 def test_a_host_s_names_are_read_in_any_case(tmp_path: Path) -> None:
     names = ("Robot-7.local", "[fe80::7]")
     with service(tmp_path, tcp=True, token=TOKEN, names=names) as running:

@@ -155,7 +155,7 @@ def test_a_thread_that_hangs_is_not_covered_up(listening: Manager, tmp_path: Pat
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("clock", ["system", "step"])
 def test_a_thread_that_has_ended_is_told(listening: Manager, tmp_path: Path, clock: str) -> None:
-    with service(tmp_path, clock=clock, stuck_after=0.5) as running:
+    with service(tmp_path, clock=clock, stuck_after=0.5, deadline=0.5) as running:
         listening.listen(lambda: "READY=1" in listening.lines())
         worker = running.host.crew.workers[0]
         worker.put(sys.exit)

@@ -75,6 +75,13 @@ def test_what_no_host_is_called_is_refused(name: str) -> None:
         ({"period": float("nan")}, "period: .*finite"),
         ({"host": "0.0.0.0"}, "host 0.0.0.0 is reached by other machines; pass --open"),
         ({"host": "0.0.0.0", "open": True}, "needs a token"),
+        ({"open": True}, "needs a token: --token-file"),
+        ({"open": True, "socket": "s", "operator_token": TOKEN}, "needs a token: --token-file"),
+        ({"rate": 0.9}, "rate: .*greater than or equal to 1.*0.9"),
+        ({"snapshot_every": 5.0}, "snapshot_every without snapshots: .*--snapshots"),
+        ({"max_age": 0.5, "clock": "step"}, "max_age with clock step: .*leave one out"),
+        ({"deadline": 2.5, "stuck_after": 2.0}, "deadline of 2.5 s, .* after 2 s: let stuck_after"),
+        ({"period": 20.0}, "deadline of 20 s, .* after 10 s: let stuck_after"),
         ({"token": "short"}, "token: a token has at least 16"),
         ({"token": "with spaces in between it"}, "token: a token has at least 16"),
         ({"token": TOKEN, "operator_token": TOKEN}, "an operator has one of its own"),
@@ -97,6 +104,32 @@ def test_settings_that_cannot_be_meant_are_one_line(given: dict[str, Any], said:
         read_settings(**given)
     assert "\n" not in str(caught.value) and "short" not in str(caught.value)
     assert TOKEN not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"OPEN": "true"}, "needs a token"),
+        ({"RATE": "0.4"}, "rate: .*greater than or equal to 1"),
+        ({"SNAPSHOT_EVERY": "5"}, "snapshot_every without snapshots"),
+        ({"MAX_AGE": "0.5", "CLOCK": "step"}, "max_age with clock step"),
+        ({"STUCK_AFTER": "0.5", "DEADLINE": "0.6"}, "deadline of 0.6 s"),
+    ],
+)
+def test_what_cannot_work_is_refused_from_the_environment_too(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], said: str
+) -> None:
+    for key, value in given.items():
+        monkeypatch.setenv(f"WMRT_SERVE_{key}", value)
+    with pytest.raises(UsageError, match=said):
+        read_settings()
+
+
+def test_what_works_is_taken(tmp_path: Path) -> None:
+    assert read_settings(snapshot_every=0.0, snapshots=tmp_path).snapshot_every == 0.0
+    assert read_settings(max_age=0.5).max_age == 0.5
+    assert read_settings(deadline=2.0, stuck_after=2.0, period=3.0).deadline == 2.0
+    assert read_settings(rate=1.0).rate == 1.0
 
 
 def test_an_open_host_with_a_token_is_meant() -> None:
@@ -188,6 +221,21 @@ def test_a_flood_of_one_event_is_cut_and_counted(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert len(lines) == 10 * RATE + 2
     assert lines[-1] == {"at": lines[-1]["at"], "event": "unauthorized", "left_out": 400}
+
+
+def test_a_flood_that_has_no_next_line_is_counted_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    audit = Audit(path)
+    audit._buckets._now = lambda: 0.0
+    for event, times in (("unauthorized", 500), ("forbidden", 150), ("opened", 3)):
+        for _ in range(times):
+            audit.note(event)
+    audit.close()
+    audit.close()  # which tells it once
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    told = [(line["of"], line["left_out"]) for line in lines if line["event"] == "left_out"]
+    assert told == [("unauthorized", 400), ("forbidden", 50)]
+    assert lines[-1]["event"] == "left_out" and len(lines) == 2 * 10 * RATE + 3 + 2
 
 
 def test_a_disk_that_takes_no_line_is_counted(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ _SOCKET = option("--socket", type=_FILE, help="Unix socket, its owner's alone.")
 _ADDRESS = (
     option("--host", help="Default: 127.0.0.1."),
     option("--port", type=int, help="Default: 8420, none with --socket."),
-    option("--open", is_flag=True, default=None, help="Let --host be a public one."),
+    option("--open", is_flag=True, default=None, help="Let --host be a public one; takes a token."),
     option("--name", "names", multiple=True, help="This host's further names."),
     option("--tls-cert", type=_FILE, help="Certificate, and those up to its authority; PEM."),
     option("--tls-key", type=_FILE, help="Its key; PEM."),
