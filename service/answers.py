@@ -132,7 +132,7 @@ class Robot(BaseModel):
     )  # fmt: skip
     epoch: int
     sequence: int
-    connected: bool
+    connected: bool = Field(description="Over a WebSocket; never so over HTTP.")
     observations: dict[str, int]
     step: int
     breakers: str

@@ -259,7 +259,8 @@ def _operator(router: APIRouter, host: Host) -> None:
         """End a latch (`reset`), `engage`, `disengage`, press (`estop`) or `release` the stop.
 
         All but `estop` and `disengage` take the operator's token. A reset does not start motion:
-        `engage` does.
+        `engage` does. A stop is shown as a latch as soon as it is pressed. It latches with the
+        robot's next action, and `reset` and `engage` are refused until then.
         """
         require_routed(host.settings, routed_by(host.settings, request.scope), message.robot)
         state = request.scope["state"]

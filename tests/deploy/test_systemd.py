@@ -139,8 +139,8 @@ def test_the_robots_program_is_told_how_it_gets_the_token() -> None:
 def test_serve_takes_the_settings(drop_in: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     own = environment(UNIT) | lines(FOLDER / "robot.env")
     own |= {} if drop_in is None else environment(FOLDER / drop_in)
-    given = {name: value for name, value in options(start_command()).items() if name == "socket"}
-    made = settings(own, monkeypatch, **given)
+    said = options(start_command())
+    made = settings(own, monkeypatch, **{name: said[name] for name in ("socket", "snapshots")})
     assert made.port == 8420 and made.host == "127.0.0.1" and str(made.socket).startswith("/run/")
     if drop_in == "realtime.conf":
         limit = int(entries(UNIT)["LimitRTPRIO"][0])
