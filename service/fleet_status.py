@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,20 @@ def where(folder: Path) -> list[dict[str, Any]]:
     let it go, ``orphaned``: its owner is dead), and of its last snapshot ``sequence``, ``epoch``
     and ``breakers``, None where there is none that can be read; ``fault`` says why.
 
+    Nothing is written: whoever asks may be another user than the fleet's, before its first start.
+
     Raises:
-        UsageError: there is no such folder.
+        UsageError: there is no such folder, or it cannot be read.
     """
+    leases, store = Leases(folder, reads=True), SnapshotStore(folder, reads=True)
     if not folder.is_dir():
         raise UsageError(f"snapshots {folder}: there is no such folder")
-    leases, store = Leases(folder, "status"), SnapshotStore(folder)
     try:
-        return [_row(leases, store, robot) for robot in leases.robots()]
-    finally:
-        leases.close()
+        if leases.folder.name in os.listdir(folder):
+            os.listdir(leases.folder)
+    except OSError as error:
+        raise UsageError(f"snapshots {folder}: {error.filename}: {error.strerror}") from None
+    return [_row(leases, store, robot) for robot in leases.robots()]
 
 
 def _row(leases: Leases, store: SnapshotStore, robot: str) -> dict[str, Any]:

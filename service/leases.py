@@ -71,6 +71,7 @@ class Leases:
     Args:
         folder: of the snapshots; the records lie in one of their own in it.
         label: how people know this process; letters, digits, hyphens.
+        reads: nothing is written, and no robot can be taken.
 
     Attributes:
         owner: this process's name, which no other has ever had.
@@ -79,14 +80,17 @@ class Leases:
         UsageError: a folder that cannot be written.
     """
 
-    def __init__(self, folder: Path, label: str = "wmrt") -> None:
+    def __init__(self, folder: Path, label: str = "wmrt", reads: bool = False) -> None:
         self.folder = folder / ".owners"
         self._claims, self._own_folder = self.folder / "claims", str(self.folder)
+        self._living: int | None = None
+        if reads:
+            return
         require_writable(folder)
         self._claims.mkdir(mode=0o700, parents=True, exist_ok=True)
         plain = re.sub(r"[^A-Za-z0-9-]+", "-", label)[:40]
         self.owner = f"{plain}-{os.getpid()}-{secrets.token_hex(6)}"
-        self._living: int | None = _lock_new(self._alive(self.owner))
+        self._living = _lock_new(self._alive(self.owner))
         for path in self.folder.glob("*.alive"):
             if not self.is_alive(path.stem):  # of a process that was killed
                 path.unlink(missing_ok=True)
@@ -124,7 +128,7 @@ class Leases:
     def is_alive(self, owner: str) -> bool:
         """Whether the process of that name runs."""
         try:
-            descriptor = os.open(self._alive(owner), os.O_RDWR)
+            descriptor = os.open(self._alive(owner), os.O_RDONLY)
         except FileNotFoundError:
             return False
         try:

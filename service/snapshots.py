@@ -34,7 +34,7 @@ class SnapshotStore:
     """Reads and writes memories in ``folder``, which is made if it is not there.
 
     Args:
-        leases: where other processes use the folder too.
+        leases: where other processes use the folder too. reads: nothing is written or made.
 
     Attributes:
         written, failed: snapshots of this process. failing: those since the last one that was
@@ -44,9 +44,10 @@ class SnapshotStore:
         UsageError: a folder that cannot be written.
     """
 
-    def __init__(self, folder: Path, leases: Leases | None = None) -> None:
-        require_writable(folder)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    def __init__(self, folder: Path, leases: Leases | None = None, reads: bool = False) -> None:
+        if not reads:
+            require_writable(folder)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder, self._leases = folder, leases
         self.written = self.failed = self.failing = 0
         self.reason = ""

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -36,6 +38,13 @@ T = TypeVar("T")
 #: In the help of verbs whose model may vote with another, and what that may be.
 SECOND_OPINION = "Second opinion that votes with the model"
 SECONDS = "a recipe of the model, an earlier checkpoint, or auto (bf16, or nvfp4 beside bf16)"
+
+
+def ignore_hangup() -> None:
+    """Outlive SIGHUP until there is something to do with it: unhandled, it would end the process
+    while a model loads."""
+    if threading.current_thread() is threading.main_thread():  # others may not set it
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def json_option(function: Callable[..., Any]) -> Callable[..., Any]:

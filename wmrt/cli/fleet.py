@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.table import Table
 
-from wmrt.cli.common import console, json_option, write_result
+from wmrt.cli.common import console, ignore_hangup, json_option, write_result
 from wmrt.cli.service_options import (
     DRAIN,
     Sectioned,
@@ -23,8 +25,9 @@ from wmrt.cli.service_options import (
     option,
     section,
     tokens_of,
+    warn_of_unknown_names,
 )
-from wmrt.core.errors import UsageError
+from wmrt.core.errors import UsageError, WmrtError
 
 _MODULES = (
     *("fastapi", "uvicorn", "websockets", "msgspec", "pydantic_settings", "structlog"),
@@ -53,7 +56,7 @@ _TOKENS = ("token", "operator_token", "metrics_token")
     option("--status", is_flag=True, help="Say where each robot is, and end."),
     option("--seats", hidden=True),
 )
-@memory_options("1, what a kill loses", DRAIN, required=True)
+@memory_options("1, what a kill loses", DRAIN)
 @model_options
 @access_options(socket=False)
 @bounds_options
@@ -76,11 +79,13 @@ def command(
     if status:
         _status(given["snapshots"], json_path)
         return
+    ignore_hangup()  # until there is a fleet
     from wmrt.core.extras import require
 
     given["names"] = given["names"] or None
     for module in _MODULES:
         require(module, "fleet")
+    warn_of_unknown_names()
     tokens = tokens_of(
         token=token_file, operator_token=operator_token_file, metrics_token=metrics_token_file
     )
@@ -95,7 +100,7 @@ def command(
         if proxy == "haproxy":
             from wmrt.service.fleet_haproxy import environment
 
-            haproxy = environment(Path(folder))
+            haproxy = environment(Path(folder), settings)
         prepare_environment(haproxy)
         require("ray", "fleet")
         _run(given, fleet, settings, json_path)
@@ -115,10 +120,13 @@ def _read(given: dict[str, Any]) -> tuple[Any, Any]:
     return fleet, settings
 
 
-def _status(folder: Path, json_path: Path | None) -> None:
+def _status(folder: Path | None, json_path: Path | None) -> None:
     from wmrt.service.fleet_status import where
 
-    rows = where(folder)
+    named = os.environ.get("WMRT_SERVE_SNAPSHOTS")
+    if folder is None and not named:
+        raise UsageError("--status: --snapshots, or WMRT_SERVE_SNAPSHOTS, says which fleet's")
+    rows = where(folder or Path(str(named)))
     table = Table("robot", "state", "owner", "token", "epoch", "sequence", "breakers", "fault")
     for row in rows:
         shown = (row[str(column.header)] for column in table.columns)
@@ -128,43 +136,72 @@ def _status(folder: Path, json_path: Path | None) -> None:
 
 
 def _run(given: dict[str, Any], fleet: Any, settings: Any, json_path: Path | None) -> None:
-    from wmrt.service.fleet import NAME, application
     from wmrt.service.fleet_ray import Cluster
     from wmrt.service.fleet_status import where
 
-    port = settings.tcp_port
     given.update({name: getattr(settings, name) is not None for name in _TOKENS})
     tls = (_text(settings.tls_cert), _text(settings.tls_key))
-    cluster = Cluster(settings.host, port, fleet.replicas, tls)
-    stopped, generation = _Signals(), 0  # after Ray, which sets its own
+    cluster = Cluster(settings.host, settings.tcp_port, fleet.replicas, tls)
+    signals = _Signals()  # after Ray, which sets its own
     try:
-        while stopped.by is None:
-            cluster.deploy(application({**given, "generation": generation}), NAME)
-            _say(settings, port, fleet)
-            stopped.wait()
-            generation += 1
+        generations = _serve(given, cluster, signals, fleet, settings)
     finally:
         cluster.stop()
-    results = {"replicas": fleet.replicas, "generations": generation}
+    robots = where(settings.snapshots) if settings.snapshots.is_dir() else []
     write_result(
         json_path,
-        {**results, "robots": where(settings.snapshots)},
+        {"replicas": fleet.replicas, "generations": generations, "robots": robots},
         device=settings.device,
         model=settings.model if fleet.seats is None else None,
         recipe=settings.recipe,
     )
-    if stopped.by == signal.SIGINT:
+    if signals.by == signal.SIGINT:
         raise KeyboardInterrupt
+
+
+def _serve(
+    given: dict[str, Any], cluster: Any, signals: _Signals, fleet: Any, settings: Any
+) -> int:
+    """Deploy, and again at every SIGHUP, until another signal; how many became ready.
+
+    Raises:
+        WmrtError: the first did not. Those after it may fail: Ray leaves the old replicas then.
+    """
+    from wmrt.service.fleet import NAME, application
+
+    generation = ready = 0
+    while signals.by is None:
+        try:
+            with signals.interrupting():
+                cluster.deploy(application({**given, "generation": generation}), NAME)
+        except _Stopped:
+            break
+        except WmrtError as error:
+            if not ready:
+                raise
+            said = f"the new deployment failed: {error}; the old replicas go on"
+            console(stderr=True).print(f"{said}; SIGHUP tries again", markup=False, soft_wrap=True)
+        else:
+            ready += 1
+            _say(settings, fleet)
+        signals.wait()
+        generation += 1
+    return ready
 
 
 def _text(path: Path | None) -> str | None:
     return None if path is None else str(path)
 
 
-def _say(settings: Any, port: int, fleet: Any) -> None:
+def _say(settings: Any, fleet: Any) -> None:
     scheme = "ws" if settings.tls_cert is None else "wss"
-    said = f"serving on {scheme}://{settings.host}:{port}, {fleet.replicas} replicas"
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    said = f"serving on {scheme}://{host}:{settings.tcp_port}, {fleet.replicas} replicas"
     console(stderr=True).print(said, markup=False, soft_wrap=True)
+
+
+class _Stopped(BaseException):
+    """A signal came that ends the fleet. Not an `Exception`: Ray takes those for failures."""
 
 
 class _Signals:
@@ -173,6 +210,7 @@ class _Signals:
     def __init__(self) -> None:
         self.by: int | None = None
         self._event = threading.Event()
+        self._interrupts = False
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._came)
 
@@ -180,6 +218,21 @@ class _Signals:
         if number != signal.SIGHUP:
             self.by = number
         self._event.set()
+        if self._interrupts and self.by is not None:
+            self._interrupts = False
+            raise _Stopped
+
+    @contextlib.contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """A block that the end interrupts with `_Stopped`: Ray waits for a model for as long as it
+        takes to load, which may be minutes, and for one that hangs for ever."""
+        self._interrupts = True
+        try:
+            if self.by is not None:
+                raise _Stopped
+            yield
+        finally:
+            self._interrupts = False
 
     def wait(self) -> None:
         """Until the next signal."""

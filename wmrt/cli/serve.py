@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 from pathlib import Path
 from typing import Any
 
 import click
 
-from wmrt.cli.common import console, json_option, write_result
+from wmrt.cli.common import console, ignore_hangup, json_option, write_result
 from wmrt.cli.service_options import (
     SHARED,
     Sectioned,
@@ -21,6 +20,7 @@ from wmrt.cli.service_options import (
     model_options,
     process_options,
     tokens_of,
+    warn_of_unknown_names,
 )
 
 
@@ -48,6 +48,7 @@ def command(
 
     /v1/stream is the WebSocket that `wmrt.client` speaks, /openapi.json describes the rest.
     """
+    ignore_hangup()  # until the event loop runs
     from wmrt.core.extras import require
 
     for module in (
@@ -61,14 +62,13 @@ def command(
         "prometheus_client",
     ):
         require(module, "service")
-    from wmrt.service.settings import read_settings, unknown_names
+    from wmrt.service.settings import read_settings
 
     given["names"] = given["names"] or None
     given |= tokens_of(
         token=token_file, operator_token=operator_token_file, metrics_token=metrics_token_file
     )
-    for name in unknown_names(os.environ):  # other software may set such names, so no error
-        console(stderr=True).print(f"{name} is no setting; it is ignored", markup=False)
+    warn_of_unknown_names()
     _serve(read_settings(**given), json_path)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from wmrt.cli.common import SECOND_OPINION, SECONDS
+from wmrt.cli.common import SECOND_OPINION, SECONDS, console
 from wmrt.core.errors import UsageError
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -145,14 +146,13 @@ def access_options(socket: bool) -> Decorator:
     return chain(address, _access)
 
 
-def memory_options(every: str, *more: Any, required: bool = False) -> Decorator:
+def memory_options(every: str, *more: Any) -> Decorator:
     """Options of snapshots; ``every``: the default of --snapshot-every."""
     return section(
         "Memory",
         option(
             "--snapshots",
             type=_FOLDER,
-            required=required,
             help="Folder of the robots' memories; a session goes on from there.",
         ),
         option("--snapshot-every", type=float, help=f"Seconds; 0: on stop. Default: {every}."),
@@ -194,6 +194,15 @@ bounds_options = chain(
         option("--otel/--no-otel", default=None, help="Traces; default: if OTEL_... asks."),
     ),
 )
+
+
+def warn_of_unknown_names() -> None:
+    """Tell of WMRT_SERVE_... in the environment that is no setting. Other software may set such
+    names, so it is no error."""
+    from wmrt.service.settings import unknown_names
+
+    for name in unknown_names(os.environ):
+        console(stderr=True).print(f"{name} is no setting; it is ignored", markup=False)
 
 
 def tokens_of(**files: Path | None) -> dict[str, str | None]:
