@@ -10,6 +10,8 @@ against the number of steps that its own memory has to have by then.
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
 import os
 import signal
 import subprocess
@@ -29,8 +31,12 @@ from tools.service_latency import figures, http_arm, measured, show, websocket_a
 from tools.service_trace import tiny
 from wmrt.cli.common import console, falls_short, json_option, write_result
 from wmrt.core.errors import WmrtError
+from wmrt.core.wire import ROBOT_HEADER
 from wmrt.service.fleet_status import where
+from wmrt.service.leases import Leases
 
+#: Seconds after its start by which every proxy knows a replica.
+_KNOWN = 3.0
 _CANARIES = ("--seats", "tests.service.doubles:canary_seats", "--period", "0.01", "--deadline", "5")
 
 
@@ -80,6 +86,31 @@ class Fleet:
         os.kill(int(owner.split("-")[-2]), signal.SIGKILL)
         return robots
 
+    def replaced(self, replicas: int, seconds: float = 120.0) -> None:
+        """Wait until there are that many again, and the proxy knows them."""
+        end, leases = time.monotonic() + seconds, Leases(self.snapshots, reads=True)
+        while replicas > sum(leases.is_alive(p.stem) for p in leases.folder.glob("*.alive")):
+            if time.monotonic() > end:
+                raise WmrtError(
+                    f"no replica came for the killed one: {self._log.read_text()[-500:]}"
+                )
+            time.sleep(0.05)
+        time.sleep(_KNOWN)
+
+    def homes(self, robots: list[str]) -> dict[str, set[str]]:
+        """By robot, those of the replica that its HTTP requests come to."""
+        link = http.client.HTTPConnection(*self.address.removeprefix("ws://").split(":"))  # type: ignore[arg-type]
+        found = {}
+        with contextlib.closing(link):
+            for robot in robots:
+                link.request("GET", "/v1/info", headers={ROBOT_HEADER: robot})
+                answer = link.getresponse()
+                told = json.loads(answer.read())
+                if answer.status != 200:
+                    raise WmrtError(f"HTTP for {robot}: {answer.status} {told}")
+                found[robot] = set(told["robots"])
+        return found
+
     def redeploy(self) -> None:
         os.kill(self._process.pid, signal.SIGHUP)
 
@@ -128,9 +159,7 @@ def events(
             results = {"steady": _told(load, seconds)}
             spread = sorted(len(names) for names in running.owners().values())
             results["steady"]["robots_by_replica"] = spread
-            before = load.counters()
-            moved = running.kill_fullest()
-            results["kill"] = {"robots_of_killed": len(moved), **_told(load, seconds, before)}
+            results["kill"] = _kill(running, load, replicas, seconds)
             before = load.counters()
             running.redeploy()
             took = running.ready()
@@ -140,6 +169,25 @@ def events(
     left = where(running.snapshots)
     results["stop"] = {"robots": len(left), "free": sum(row["state"] == "free" for row in left)}
     return results
+
+
+def _kill(running: Fleet, load: Load, replicas: int, seconds: float) -> dict[str, Any]:
+    """Figures of a replica that is killed and replaced, and the robots that notice."""
+    before, lost = load.counters(), load.lost()
+    killed = sorted(running.kill_fullest())
+    told = _told(load, seconds, before)
+    running.replaced(replicas)
+    stayed = {robot.name for robot in load.robots} - set(killed)
+    homes = running.homes(sorted(stayed))
+    # At its own replica, or at the new one, which has none of those that stayed.
+    strays = [name for name, there in homes.items() if name not in there and there & stayed]
+    return {
+        "robots_of_killed": len(killed),
+        "killed": killed,
+        "cut": sorted(name for name, count in load.lost().items() if count > lost[name]),
+        "strays": strays,
+        **told,
+    }
 
 
 def _told(load: Load, seconds: float, before: dict[str, int] | None = None) -> dict[str, Any]:
@@ -184,6 +232,13 @@ def faults(found: dict[str, Any], robots: int) -> list[str]:
             wrong.append(f"{name}: {robots - phase['robots_answered']} robots had no answer")
         if phase.get("clients_sessions_lost"):
             wrong.append(f"{name}: {phase['clients_sessions_lost']} sessions were lost")
+    if found["kill"]["cut"] != found["kill"]["killed"]:
+        wrong.append(
+            f"kill: {found['kill']['cut']} lost their connections, "
+            f"{found['kill']['killed']} were on the replica that was killed"
+        )
+    if found["kill"]["strays"]:
+        wrong.append(f"kill: {found['kill']['strays']} come to another old replica over HTTP")
     if found["redeploy"]["clients_steps_lost"]:
         wrong.append(f"redeploy: {found['redeploy']['clients_steps_lost']} steps were lost")
     if found["stop"] != {"robots": robots, "free": robots}:

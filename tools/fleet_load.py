@@ -76,6 +76,10 @@ class Load:
                 total[name] = total.get(name, 0) + count
         return total
 
+    def lost(self) -> dict[str, int]:
+        """How often each robot's connection was lost."""
+        return {robot.name: robot.counters.get("lost", 0) for robot in self.robots}
+
     def phase(self, seconds: float = 0.0) -> dict[str, Any]:
         """Wait, and give the figures since the last phase, of all robots."""
         time.sleep(seconds)

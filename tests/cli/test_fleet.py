@@ -101,7 +101,7 @@ def test_a_first_deployment_that_fails_is_the_end(
 def hang() -> None:
     """A model that loads for ever, in Ray, which takes what it can for a failure."""
     try:
-        time.sleep(120.0)
+        time.sleep(20.0)
     except Exception as error:
         raise WmrtError("it does not become ready") from error
     raise AssertionError("the signal did not interrupt it")
