@@ -86,7 +86,7 @@ def test_a_deployment_that_fails_leaves_the_one_before(
     said = capsys.readouterr().err
     assert said.count("serving on") == 2
     assert said.count("the new deployment failed: no such file: model.safetensors; the old") == 2
-    assert "the old replicas go on; SIGHUP tries again" in said
+    assert "the old replicas that are left go on; SIGHUP tries again" in said
 
 
 def test_a_first_deployment_that_fails_is_the_end(

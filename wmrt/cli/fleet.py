@@ -165,7 +165,8 @@ def _serve(
     """Deploy, and again at every SIGHUP, until another signal; how many became ready.
 
     Raises:
-        WmrtError: the first did not. Those after it may fail: Ray leaves the old replicas then.
+        WmrtError: the first did not. Those after it may fail: Ray replaces one replica after
+            the other, and leaves those that it has not come to.
     """
     from wmrt.service.fleet import NAME, application
 
@@ -179,7 +180,7 @@ def _serve(
         except WmrtError as error:
             if not ready:
                 raise
-            said = f"the new deployment failed: {error}; the old replicas go on"
+            said = f"the new deployment failed: {error}; the old replicas that are left go on"
             console(stderr=True).print(f"{said}; SIGHUP tries again", markup=False, soft_wrap=True)
         else:
             ready += 1
