@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import subprocess
@@ -71,11 +72,29 @@ except UsageError as error:
 
 
 def test_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
-    kept = ["a", "a.b", ".ab.7", "b"]
-    for name in (*kept, ".a.123", ".a.4567"):
+    kept = ["a", "a.b", ".ab.7", "b", ".a.b.7", ".a.b.7.0f"]
+    for name in (*kept, ".a.123", ".a.4567", ".a.89.00ffab12"):
         (tmp_path / name).write_text("")
+    with contextlib.suppress(KeyboardInterrupt), replacing(tmp_path / "a") as temporary:
+        left = temporary.with_name(f"{temporary.name}0")  # as a killed process leaves it
+        left.write_text("half")
+        raise KeyboardInterrupt
     remove_leftovers(tmp_path / "a")
     assert names(tmp_path) == sorted(kept)
+
+
+def test_processes_of_one_number_write_no_file_of_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In containers they are all number 1."""
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    path = tmp_path / "a"
+    with replacing(path) as first:
+        first.write_text("first")
+        with replacing(path) as second:
+            second.write_text("second")
+        assert path.read_text() == "second" and first.read_text() == "first"
+    assert path.read_text() == "first" and names(tmp_path) == ["a"]
 
 
 def test_a_folder_that_can_be_written_is_left_as_it_was(tmp_path: Path) -> None:

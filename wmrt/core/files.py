@@ -4,8 +4,11 @@ JSON object a file holds."""
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
+import re
+import secrets
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,12 +22,13 @@ def replacing(path: Path) -> Iterator[Path]:
     """Write ``path`` under a temporary name beside it: ``with replacing(path) as temporary``.
 
     It is renamed when the block ends. When the block fails, on a full disk or by Ctrl-C, the
-    temporary file goes and what ``path`` was before stays.
+    temporary file goes and what ``path`` was before stays. Of several that write at once, also in
+    containers that count their processes alike, each has a file of its own; the last one stays.
 
     Raises:
         UsageError: for an OSError, with the path and the reason.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         yield temporary
         temporary.replace(path)
@@ -37,8 +41,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def remove_leftovers(path: Path) -> None:
     """Remove what processes that were killed while `replacing` ``path`` have left beside it."""
-    for temporary in path.parent.glob(f".{path.name}.*"):
-        temporary.unlink(missing_ok=True)
+    left = re.compile(re.escape(f".{path.name}.") + r"[0-9]+(\.[0-9a-f]+)?")
+    for temporary in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        if left.fullmatch(temporary.name):  # none of another file, whose name begins like it
+            temporary.unlink(missing_ok=True)
 
 
 def require_writable(folder: Path) -> None:
