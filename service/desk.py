@@ -7,17 +7,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 from wmrt.control import Channel, Controller, Outcome, StepClock, TimedController, default_limits
 from wmrt.core.errors import SafetyError, UsageError
-from wmrt.core.wire import Acted, Observed
+from wmrt.core.wire import Acted
 from wmrt.safety import Breakers, State
 from wmrt.safety.envelope import Envelope
 from wmrt.service.consensus import opinions_of
 from wmrt.service.doorbell import Doorbell
+from wmrt.service.jobs import Job
 from wmrt.service.logs import log
 from wmrt.service.memories import Memory, Standing
 from wmrt.service.placement import alarm_priority, place
@@ -29,24 +29,7 @@ from wmrt.service.worker import Worker, promised
 
 T = TypeVar("T")
 #: Gets the answer, in the thread that decided the step; it must not raise.
-Reply = Callable[["Job", "Acted | Refusal"], None]
-
-
-@dataclass(eq=False)
-class Job:
-    """An observation in the mailbox.
-
-    Attributes:
-        captured_ns: on this machine's clock. arrived_ns: of `time.perf_counter_ns`.
-        done: for whoever handed it in; the desk does not look at it. Nor at ``send``, which sends
-            an answer at once, in any thread, or says that it cannot.
-    """
-
-    observed: Observed
-    captured_ns: int | None
-    arrived_ns: int
-    done: Callable[[Acted | Refusal], None]
-    send: Callable[[Acted], bool] | None = None
+Reply = Callable[[Job, Acted | Refusal], None]
 
 
 class Desk:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from wmrt.core.errors import WmrtError
 from wmrt.core.wire import Acted
 from wmrt.service.audit import Audit
-from wmrt.service.desk import Job, Reply
+from wmrt.service.desk import Reply
+from wmrt.service.jobs import Job
 from wmrt.service.leases import Claim, Lease, Leases, moved
 from wmrt.service.places import Place
 from wmrt.service.refusals import Refusal

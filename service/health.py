@@ -40,7 +40,7 @@ def dying(host: Host) -> list[str]:
         if (seconds := place.desk.policy.running()) > limit
     ]
     oldest = host.outbox.oldest()
-    waits = 0.0 if oldest is None else (time.perf_counter_ns() - oldest.arrived_ns) * 1e-9
+    waits = 0.0 if oldest is None else (time.perf_counter_ns() - oldest.waits_ns) * 1e-9
     if oldest is not None and waits > limit and not found:
         found.append(f"robot {oldest.observed.robot} has waited {waits:.0f} s for an answer")
     # A device that failed fails every later step too: the driver's errors stay.

@@ -18,7 +18,7 @@ from wmrt.service import health
 from wmrt.service.audit import Audit
 from wmrt.service.certificates import Certificate
 from wmrt.service.crew import Crew
-from wmrt.service.desk import Job
+from wmrt.service.jobs import Job
 from wmrt.service.logs import log
 from wmrt.service.meter import Meter
 from wmrt.service.outbox import Outbox
@@ -222,9 +222,9 @@ class Host:
         self.outbox.add(job)
         replaced = place.desk.post(job)
         if replaced is not None:
-            why = "a newer observation came"
-            refusal = Refusal("superseded", why, replaced.observed.sequence)
-            self.outbox.replaced(replaced, refusal)
+            job.since_ns = replaced.waits_ns
+            why = Refusal("superseded", "a newer observation came", replaced.observed.sequence)
+            self.outbox.replaced(replaced, why)
 
     async def act(self, seen: Observed) -> Acted:
         """`submit`, and wait for the answer."""

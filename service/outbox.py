@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from wmrt.core.wire import Acted
 from wmrt.safety import State
-from wmrt.service.desk import Job
+from wmrt.service.jobs import Job
 from wmrt.service.logs import log, overrun, stalled
 from wmrt.service.meter import Meter
 from wmrt.service.places import Place, Seen
@@ -67,8 +67,8 @@ class Outbox:
             self.idle.clear()
 
     def oldest(self) -> Job | None:
-        """The observation that has waited longest for its answer."""
-        return min(list(self.jobs), key=lambda job: job.arrived_ns, default=None)
+        """The observation whose robot has waited longest for an answer."""
+        return min(list(self.jobs), key=lambda job: job.waits_ns, default=None)
 
     def refuse(self, refusal: Refusal) -> None:
         """See `Host.refuse`."""

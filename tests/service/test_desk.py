@@ -16,7 +16,7 @@ from tests.service.raw import state
 from wmrt.control import Controller, TimedController
 from wmrt.core.wire import Acted
 from wmrt.service.crew import Crew
-from wmrt.service.desk import Job
+from wmrt.service.jobs import Job
 from wmrt.service.refusals import Refusal
 from wmrt.service.settings import ServeSettings
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 
 from tests.service.doubles import CanarySeat, Running, service, until
 from wmrt.core.errors import DeviceError
+from wmrt.core.wire import Acted
 from wmrt.service.health import FAILURES, SNAPSHOTS
 from wmrt.service.meter import Histogram
 from wmrt.service.pulse import IN_A_ROW, Pulse
@@ -68,17 +70,49 @@ def test_a_step_that_is_stuck_calls_for_a_restart(tmp_path: Path, changes: dict[
         until(lambda: ask(running, "/healthz") == (200, {"ok": True}))
 
 
-def test_a_robot_s_thread_that_hangs_elsewhere_is_stuck_too(tmp_path: Path) -> None:
-    go = threading.Event()
-    with service(tmp_path, tcp=True, stuck_after=0.3, deadline=0.3) as running:
+@pytest.mark.parametrize("sends_on", [False, True])
+def test_a_robot_s_thread_that_hangs_elsewhere_is_stuck_too(tmp_path: Path, sends_on: bool) -> None:
+    """Also where each observation is replaced by the next one, long before it is old."""
+    go, sent = threading.Event(), [0]
+    with service(tmp_path, tcp=True, stuck_after=0.5, deadline=0.3) as running:
         raw = running.raw()
         raw.open("r1")
-        running.host.registry.places["r1"].desk.call(lambda: go.wait(60.0))
         raw.say(raw.packed(0))
-        until(lambda: ask(running, "/healthz")[0] == 503)
+        assert raw.hear().sequence == 0
+        running.host.registry.places["r1"].desk.call(lambda: go.wait(60.0))
+
+        def sick() -> bool:
+            if sends_on or not sent[0]:
+                sent[0] += 1
+                raw.say(raw.packed(sent[0]))
+            time.sleep(0.02)
+            return ask(running, "/healthz")[0] == 503
+
+        until(sick)
         assert "robot r1 has waited" in ask(running, "/healthz")[1]["reasons"][0]
         go.set()
-        assert raw.hear().sequence == 0
+        while not isinstance(told := raw.hear(), Acted):
+            assert told["error"]["name"] == "superseded"
+        assert told.sequence == sent[0]
+        until(lambda: ask(running, "/healthz") == (200, {"ok": True}))
+
+
+def test_a_client_that_sends_faster_than_its_robot_steps_is_no_trouble(tmp_path: Path) -> None:
+    """Nearly all of it is replaced, for longer than a step may hang; but answers come."""
+    with service(tmp_path, [CanarySeat(0.05)], tcp=True, stuck_after=0.5, deadline=0.3) as running:
+        raw, answers = running.raw(), 0
+        raw.open("r1")
+        end = time.monotonic() + 2.0
+        for sequence in itertools.count():
+            if time.monotonic() > end:
+                break
+            raw.say(raw.packed(sequence))
+            time.sleep(0.005)
+            assert running.host.dying() == []
+        raw.say(raw.packed(sequence))
+        while not isinstance(told := raw.hear(), Acted) or told.sequence < sequence:
+            answers += isinstance(told, Acted)
+        assert answers > 5 and running.host.counts["superseded"] > answers
 
 
 @pytest.mark.parametrize(
