@@ -123,7 +123,8 @@ class Schema(BaseModel):
 
 
 class Robot(BaseModel):
-    """A robot's session and breakers."""
+    """A robot's session and breakers. ``owner``: the process that serves it, where that is another
+    one than was asked."""
 
     model_config = _example(
         epoch=0, sequence=9, connected=True, observations={"taken": 10, "answered": 10},
@@ -142,6 +143,7 @@ class Robot(BaseModel):
     deadline_misses: int
     trips: dict[str, int]
     stalls: list[dict[str, float | str | None]]
+    owner: str | None = None
 
 
 _ROBOT: dict[str, Any] = {

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
@@ -91,6 +92,8 @@ def make_app(
         lifespan=life,
         openapi_url=None,  # see `document`; pages that show it would load scripts from elsewhere
     )
+    if host.registry.handover is not None:
+        host.registry.handover.orders.obey = partial(operations.obey, host)
     app.include_router(_routes(host))
     app.router.routes.append(Route("/v1/live", Viewers(host, Live(host)), methods=["GET"]))
     app.router.routes.extend(assets.routes())
@@ -214,7 +217,7 @@ def _facts(router: APIRouter, host: Host) -> None:
 
     @router.get(
         "/v1/breakers",
-        responses=answers.shown(answers.BREAKERS) | answers.refusals(400, 409, 421, 429),
+        responses=answers.shown(answers.BREAKERS) | answers.refusals(400, 409, 421, 429, 503),
         tags=["facts"],
     )
     async def breakers(
@@ -250,7 +253,8 @@ def _operator(router: APIRouter, host: Host) -> None:
     @router.post(
         "/v1/breakers/{action}",
         response_model=answers.Robot,
-        responses=answers.refusals(400, 403, 408, 409, 413, 421, 429),
+        response_model_exclude_unset=True,
+        responses=answers.refusals(400, 403, 408, 409, 413, 421, 429, 503),
         tags=["operator"],
     )
     async def operate(
@@ -260,7 +264,10 @@ def _operator(router: APIRouter, host: Host) -> None:
 
         All but `estop` and `disengage` take the operator's token. A reset does not start motion:
         `engage` does. A stop is shown as a latch as soon as it is pressed. It latches with the
-        robot's next action, and `reset` and `engage` are refused until then.
+        robot's next action, and `reset` and `engage` are refused until then. Where processes share
+        a folder of snapshots, the one that serves the robot does it, whichever is asked; `estop`
+        and `disengage` hold for a robot that is served nowhere now. A 503 of name `unconfirmed`
+        says that it is not known to be done.
         """
         require_routed(host.settings, routed_by(host.settings, request.scope), message.robot)
         state = request.scope["state"]

@@ -34,6 +34,7 @@ _WARN = frozenset(
     {
         *("unauthorized", "forbidden", "not_restored", "snapshot_damaged", "snapshot_failed"),
         *("standing_failed", "certificate_not_renewed"),
+        *("lease_failed", "lease_unreadable"),
     }
 )
 

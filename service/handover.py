@@ -2,7 +2,9 @@
 
 A process that needs a robot asks its owner, which writes a snapshot and lets go. An owner that is
 dead is not asked, and one that does not answer within `PATIENCE` is not waited for any longer: it
-loses the robot, and what it did since its last snapshot, and finds out when it next answers.
+loses the robot, and what it did since its last snapshot, and finds out when it next answers; which
+it may do for as long as its last look at the robot's record counts (`holding`), so that the robot
+makes no step elsewhere before that.
 """
 
 from __future__ import annotations
@@ -10,15 +12,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from wmrt.core.errors import WmrtError
+from wmrt.core.errors import CheckpointError, WmrtError
 from wmrt.core.wire import Acted
 from wmrt.service.audit import Audit
 from wmrt.service.desk import Reply
+from wmrt.service.holding import OVER, Holds
 from wmrt.service.jobs import Job
-from wmrt.service.leases import Claim, Lease, Leases, moved
+from wmrt.service.leases import Claim, Lease, Leases, Owned, moved
+from wmrt.service.orders import Orders
 from wmrt.service.places import Place
 from wmrt.service.refusals import Refusal
 from wmrt.service.sessions import Session, unknown
@@ -41,10 +46,25 @@ class Handover:
 
     Args:
         leases: this process's.
+
+    Attributes:
+        holds: of its robots. orders: from operators who have come to another process.
     """
 
     def __init__(self, leases: Leases, settings: ServeSettings, audit: Audit) -> None:
         self.leases, self._settings, self._audit = leases, settings, audit
+        self.holds = Holds(leases, self._unreadable)
+        self.orders = Orders(leases)
+        # Of its own: it must not wait behind snapshots that are written.
+        self._eye = ThreadPoolExecutor(1, "wmrt-leases")
+
+    def close(self) -> None:
+        """This process serves no robot any more."""
+        self.leases.close()
+        self._eye.shutdown(wait=False)
+
+    def _unreadable(self, robot: str, reason: str) -> None:
+        self._audit.note("lease_unreadable", robot=robot, reason=reason[:300])
 
     async def acquire(self, robot: str, session: int | None) -> Lease:
         """Make a robot this process's.
@@ -61,7 +81,11 @@ class Handover:
             if isinstance(error, Refusal):
                 raise
             self._audit.note("lease_failed", robot=robot, reason=str(error)[:300])
-            raise Refusal("not_ready", "the folder of snapshots cannot be used now") from None
+            said = "the folder of snapshots cannot be used now"
+            if isinstance(error, CheckpointError):  # which does not pass by itself
+                _log.error("robot %s is served by no process: %s", robot, error)
+                said = f"whose robot {robot} is cannot be read; the service's log says what to do"
+            raise Refusal("not_ready", said) from None
 
     async def _acquire(self, robot: str, session: int | None) -> Lease:
         leases, end = self.leases, time.monotonic() + PATIENCE
@@ -69,9 +93,7 @@ class Handover:
         try:
             while True:
                 found = await asyncio.to_thread(leases.read, robot)
-                free = found is None or not found.held or found.owner == leases.owner
-                if not free and found is not None:
-                    free = not await asyncio.to_thread(leases.is_alive, found.owner)
+                free = await self._free(found)
                 late = time.monotonic() > end
                 if free or late:
                     lease = await asyncio.to_thread(leases.take, robot, found)
@@ -79,6 +101,8 @@ class Handover:
                         continue  # somebody else was quicker
                     by_force = not free and found is not None
                     self._audit.note("took", robot=robot, token=lease.token, by_force=by_force)
+                    if by_force:
+                        await asyncio.sleep(OVER)
                     return lease
                 if found is not None and asked != found.owner:
                     await asyncio.to_thread(leases.claim, robot, session)
@@ -92,8 +116,26 @@ class Handover:
             if asked is not None:
                 await asyncio.to_thread(leases.withdraw, robot)
 
+    async def _free(self, found: Owned | None) -> bool:
+        """Whether no other process that lives has a robot, by its record."""
+        if found is None or not found.held or found.owner == self.leases.owner:
+            return True
+        return not await asyncio.to_thread(self.leases.is_alive, found.owner)
+
+    async def take_free(self, robot: str) -> Lease | None:
+        """Make a robot this process's that no other one which lives has; None if one has it.
+
+        Raises:
+            UsageError, CheckpointError, OSError: the folder cannot be used.
+        """
+        found = await asyncio.to_thread(self.leases.read, robot)
+        if not await self._free(found):
+            return None
+        return await asyncio.to_thread(self.leases.take, robot, found)
+
     async def release(self, lease: Lease) -> None:
         """Let a robot go. Where the folder cannot be used that is told: others take it by force."""
+        self.holds.drop(lease)
         try:
             await asyncio.to_thread(self.leases.release, lease)
         except (WmrtError, OSError) as error:
@@ -110,17 +152,38 @@ class Handover:
         raise Refusal("held", f"another client holds robot {robot}, in another process")
 
     async def watch(self, registry: Registry) -> None:
-        """Answer claims until cancelled."""
-        while True:
-            await asyncio.sleep(POLL)
-            try:
-                for robot in await asyncio.to_thread(self.leases.claims):
-                    place = registry.places.get(robot)
-                    if place is not None and not place.leaving:
-                        await self._consider(registry, place)
-            except Exception:  # of one look; a folder that is gone is told once in a while
-                _log.exception("claims could not be answered")
-                await asyncio.sleep(AGAIN)
+        """Answer claims and obey orders until cancelled."""
+        loop, answering = asyncio.get_running_loop(), None
+        try:
+            while True:
+                await asyncio.sleep(POLL)
+                try:
+                    heard = await loop.run_in_executor(self._eye, self._look)
+                except Exception:  # of one look; a folder that is gone is told once in a while
+                    _log.exception("claims could not be read")
+                    await asyncio.sleep(AGAIN)
+                    continue
+                self.orders.heed(heard)  # which wait for no robot that is put away
+                if answering is None or answering.done():
+                    claims = self.leases.claims(heard)
+                    answering = loop.create_task(self._answer(registry, claims)) if claims else None
+        finally:
+            self.orders.close()
+            if answering is not None:
+                answering.cancel()
+
+    def _look(self) -> list[str]:
+        return self.holds.look(self.leases.heard)
+
+    async def _answer(self, registry: Registry, claims: Iterable[str]) -> None:
+        try:
+            for robot in claims:
+                place = registry.places.get(robot)
+                if place is not None and not place.leaving:
+                    await self._consider(registry, place)
+        except Exception:
+            _log.exception("claims could not be answered")
+            await asyncio.sleep(AGAIN)
 
     async def _consider(self, registry: Registry, place: Place) -> None:
         robot = place.session.robot
@@ -152,16 +215,22 @@ class Handover:
         return "held" if held and self._settings.on_second_client == "refuse" else None
 
     def guarded(self, lease: Lease, reply: Reply, lost: Callable[[], object]) -> Reply:
-        """``reply`` for a desk whose robot another process may take: no answer leaves after that.
+        """``reply`` for a desk whose robot another process may take: no answer leaves once that
+        makes a step, nor while nobody can tell.
 
         Args:
             lost: called then, in the desk's thread.
         """
+        holds, hold = self.holds, self.holds.add(lease)
 
         def ours(job: Job, answer: Acted | Refusal) -> None:
-            if isinstance(answer, Acted) and not self.leases.holds(lease):
-                lost()
-                answer = moved(lease.robot)
+            if isinstance(answer, Acted) and not hold.fresh() and not (told := holds.ask(hold)):
+                if told is None:  # it may be ours: it stays, and so does its client
+                    said = f"whose robot {lease.robot} is cannot be read from the folder now"
+                    answer = Refusal("not_ready", said)
+                else:
+                    lost()
+                    answer = moved(lease.robot)
                 answer.sequence = job.observed.sequence
             reply(job, answer)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from wmrt.core.errors import DeviceError
 from wmrt.safety import State
+from wmrt.service.holding import FRESH, Holds
 
 if TYPE_CHECKING:
     from wmrt.service.host import Host
@@ -80,6 +81,8 @@ def warnings(host: Host) -> list[str]:
         f"where the breakers of robot {robot} stand is not on disk: {why}"
         for robot, why in sorted(host.registry.keeper.unwritten().items())
     ]
+    if host.registry.handover is not None:
+        found += _folder(host.registry.handover.holds)
     if host.certificate is not None and (trouble := host.certificate.trouble()):
         found.append(trouble)
     if host.pulse.worst > STALL:
@@ -87,6 +90,15 @@ def warnings(host: Host) -> list[str]:
     if host.audit.lost:
         found.append(f"{host.audit.lost} lines of the audit log are lost")
     return found
+
+
+def _folder(holds: Holds) -> list[str]:
+    """Of the folder that processes share. What was read counts for `FRESH`; then no action leaves,
+    and a new process would read no more."""
+    if (seconds := holds.hangs()) > FRESH / 2:
+        return [f"the folder of snapshots has not answered for {seconds:.1f} s"]
+    why = f"whose robots these are cannot be read, {holds.failed} times by now: {holds.reason}"
+    return [why] if holds.reason else []
 
 
 def _latched(place: Place) -> bool:

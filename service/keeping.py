@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from wmrt.core.errors import CheckpointError, WmrtError
+from wmrt.core.errors import CheckpointError, UsageError, WmrtError
 from wmrt.core.wire import Acted
 from wmrt.safety import State
 from wmrt.service.audit import Audit
@@ -72,6 +72,29 @@ class Keeper:
         """Wait until the disk says where breakers stand."""
         if self.standings is not None:
             await asyncio.to_thread(self.standings.settle)
+
+    async def knows(self, robot: str) -> bool:
+        """Whether anything of a robot is on disk."""
+        return self.store is not None and await asyncio.to_thread(self.store.knows, robot)
+
+    async def stop(self, robot: str, latch: bool, lease: Lease | None) -> Standing:
+        """Have a robot that no process serves come back latched, or (not ``latch``) disengaged:
+        where its breakers stand now, on disk.
+
+        Raises:
+            UsageError: the disk would not take it. Refusal: moved: another process has the robot.
+        """
+        store, standings = self.store, self.standings
+        assert store is not None and standings is not None  # there are robots on disk
+        standing = await asyncio.to_thread(store.stopped, robot, latch)
+        if lease is not None:
+            await asyncio.to_thread(store.write_standing, standing, lease)
+            return standing
+        standings.put(standing, None)  # in its turn, and again where the disk would not take it
+        await self.settle()
+        if (why := self.unwritten().get(robot)) is not None:
+            raise UsageError(f"where the breakers of robot {robot} stand is not on disk: {why}")
+        return standing
 
     def close(self) -> None:
         """Nothing more is kept."""

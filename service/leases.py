@@ -18,7 +18,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +28,9 @@ from wmrt.service.refusals import Refusal
 
 #: Seconds that a robot's lock is waited for. It is held for the length of one snapshot.
 LOCK_SECONDS = 2.0
+#: Words for one process: their names begin with its own, and a dot. Claims, for whoever has the
+#: robot, end otherwise.
+ADDRESSED = (".order", ".answer")
 
 
 class Owned(NamedTuple):
@@ -74,7 +77,8 @@ class Leases:
         reads: nothing is written, and no robot can be taken.
 
     Attributes:
-        owner: this process's name, which no other has ever had.
+        owner: this process's name, which no other has ever had; letters, digits, hyphens.
+        words: folder of what processes say to each other.
 
     Raises:
         UsageError: a folder that cannot be written.
@@ -82,17 +86,20 @@ class Leases:
 
     def __init__(self, folder: Path, label: str = "wmrt", reads: bool = False) -> None:
         self.folder = folder / ".owners"
-        self._claims, self._own_folder = self.folder / "claims", str(self.folder)
+        self.words, self._own_folder = self.folder / "claims", str(self.folder)
         self._living: int | None = None
         if reads:
             return
         require_writable(folder)
-        self._claims.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.words.mkdir(mode=0o700, parents=True, exist_ok=True)
         plain = re.sub(r"[^A-Za-z0-9-]+", "-", label)[:40]
         self.owner = f"{plain}-{os.getpid()}-{secrets.token_hex(6)}"
         self._living = _lock_new(self._alive(self.owner))
         for path in self.folder.glob("*.alive"):
             if not self.is_alive(path.stem):  # of a process that was killed
+                path.unlink(missing_ok=True)
+        for path in [path for kind in ADDRESSED for path in self.words.glob(f"*{kind}")]:
+            if not self.is_alive(path.name.partition(".")[0]):
                 path.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -111,14 +118,28 @@ class Leases:
     # Records
 
     def read(self, robot: str) -> Owned | None:
-        """A robot's record; None if there is none. `CheckpointError` for one that is damaged."""
-        path = Path(self._record(robot))
-        if not path.exists():
+        """A robot's record; None if there is none.
+
+        Raises:
+            CheckpointError: one that is damaged. UsageError: one that cannot be read now.
+        """
+        path = self._record(robot)
+        try:
+            with open(path, "rb") as file:
+                text = file.read()
+        except FileNotFoundError:
             return None
-        data = read_json(path)
-        token, owner, held = (data.get(name) for name in Owned._fields)
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+        try:
+            token, owner, held = (json.loads(text)[name] for name in Owned._fields)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            token = None
         if type(token) is not int or not isinstance(owner, str) or type(held) is not bool:
-            raise CheckpointError(f"{path}: no record of a robot's owner")
+            raise CheckpointError(
+                f"{path}: no record of a robot's owner, which it should be; remove this file once "
+                f"no process serves robot {robot}: nothing else of the robot is in it"
+            )
         return Owned(token, owner, held)
 
     def robots(self) -> list[str]:
@@ -153,22 +174,28 @@ class Leases:
         return lease
 
     def holds(self, lease: Lease) -> bool:
-        """Whether the robot is still this process's. Every answer waits for it: one small read of
-        5 us, its bytes compared; to read the JSON takes many times that."""
+        """Whether the robot is still this process's: one small read of 5 us, its bytes compared; to
+        read the JSON takes many times that. OSError: nobody can tell now."""
         try:
             descriptor = os.open(self._record(lease.robot), os.O_RDONLY)
-            try:
-                return os.read(descriptor, 4096) == _bytes(Owned(lease.token, self.owner, True))
-            finally:
-                os.close(descriptor)
-        except OSError:  # somebody has removed it, or nobody can tell any more whose it is
+        except FileNotFoundError:  # somebody has removed it
             return False
+        try:
+            return os.read(descriptor, 4096) == _bytes(Owned(lease.token, self.owner, True))
+        finally:
+            os.close(descriptor)
 
     @contextlib.contextmanager
     def fenced(self, lease: Lease) -> Iterator[None]:
-        """A block in which the robot cannot change hands. `Refusal` moved if it has already."""
+        """A block in which the robot cannot change hands. `Refusal` moved if it has already;
+        `UsageError` if nobody can tell."""
         with self._locked(lease.robot):
-            if not self.holds(lease):
+            try:
+                ours = self.holds(lease)
+            except OSError as error:
+                path = self._record(lease.robot)
+                raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+            if not ours:
                 raise moved(lease.robot)
             yield
 
@@ -216,15 +243,19 @@ class Leases:
         """Ask the robot's owner for it."""
         self._say(robot, Claim(self.owner, session))
 
-    def claims(self) -> list[str]:
-        """Robots that somebody asks for."""
-        return [entry.name[: -len(".json")] for entry in os.scandir(self._claims)
-                if entry.name.endswith(".json") and not entry.name.startswith(".")]  # fmt: skip
+    def heard(self) -> list[str]:
+        """Names of the words that lie there."""
+        return [one.name for one in os.scandir(self.words) if not one.name.startswith(".")]
+
+    def claims(self, heard: Iterable[str] | None = None) -> list[str]:
+        """Robots that somebody asks for, by what was ``heard``, or is now."""
+        names = self.heard() if heard is None else heard
+        return [name.removesuffix(".json") for name in names if name.endswith(".json")]
 
     def claimed(self, robot: str) -> Claim | None:
         """What is asked; None for nothing."""
         try:
-            data: dict[str, Any] = read_json(self._claims / f"{robot}.json")
+            data: dict[str, Any] = read_json(self.words / f"{robot}.json")
             return Claim(str(data["by"]), data["session"], data["denied"])
         except (CheckpointError, KeyError):  # withdrawn meanwhile, or none
             return None
@@ -237,10 +268,10 @@ class Leases:
         """Ask no more; with ``by``, on behalf of a process that is dead."""
         claim = self.claimed(robot)
         if claim is not None and claim.by == (by or self.owner):
-            (self._claims / f"{robot}.json").unlink(missing_ok=True)
+            (self.words / f"{robot}.json").unlink(missing_ok=True)
 
     def _say(self, robot: str, claim: Claim) -> None:
-        path = self._claims / f"{robot}.json"
+        path = self.words / f"{robot}.json"
         with replacing(path) as temporary:
             temporary.touch(0o600)
             temporary.write_text(json.dumps(claim._asdict()), "utf-8")
@@ -262,34 +293,3 @@ def _lock_new(path: Path) -> int:
     except OSError as error:
         raise UsageError(f"{path} cannot be made and locked: {error.strerror}") from None
     return descriptor
-
-
-class FolderLock:
-    """Keeps a folder of snapshots for this process's life: alone, or with others that share it too.
-
-    Raises:
-        UsageError: another process uses the folder, and not both of them share it.
-    """
-
-    def __init__(self, folder: Path, shared: bool) -> None:
-        require_writable(folder)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
-        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-        try:
-            fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
-        except OSError as error:
-            self.close()
-            said = f"it cannot be locked: {error.strerror}"
-            if isinstance(error, BlockingIOError):
-                said = (
-                    "another service uses this folder; with --shared for both of them they hand "
-                    "robots over to each other, or choose another folder"
-                )
-            raise UsageError(f"snapshots {folder}: {said}") from None
-
-    def close(self) -> None:
-        """Let go."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1

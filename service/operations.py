@@ -6,16 +6,20 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, cast
 
 from wmrt import __version__
 from wmrt.core.errors import SafetyError
 from wmrt.core.wire import VERSION
 from wmrt.safety import Event
 from wmrt.service.desk import Desk
+from wmrt.service.elsewhere import ordered
 from wmrt.service.host import Host
+from wmrt.service.leases import moved
 from wmrt.service.messages import OperatorMessage, dumps
 from wmrt.service.meter import LEVELS, Stall
+from wmrt.service.orders import Order
 from wmrt.service.places import Place, finished
 from wmrt.service.plain import plain
 from wmrt.service.refusals import Refusal
@@ -99,11 +103,18 @@ async def breakers(host: Host, robot: str | None) -> str:
     Text, one robot after the other: the events of four are 4 000 objects, and copied once more by
     FastAPI, which looks for what JSON has not. Memory that they take at once stays taken.
     """
-    names = list(host.registry.places) if robot is None else [robot]
-    places = [host.registry.place(name) for name in names]
-    told = await asyncio.gather(*(_breakers(place) for place in places))
-    each = (f"{json.dumps(name)}:{text}" for name, text in zip(names, told, strict=True))
+    places = dict(host.registry.places)
+    if robot is not None and ((place := places.get(robot)) is None or place.leaving):
+        told = await ordered(host, _order(host, "look", robot), _look)
+        return f'{{"robots":{{{json.dumps(robot)}:{told["text"]}}}}}'
+    names = list(places) if robot is None else [robot]
+    texts = await asyncio.gather(*(_breakers(places[name]) for name in names))
+    each = (f"{json.dumps(name)}:{text}" for name, text in zip(names, texts, strict=True))
     return f'{{"robots":{{{",".join(each)}}}}}'
+
+
+async def _look(place: Place) -> dict[str, Any]:
+    return {"text": await _breakers(place)}
 
 
 async def _breakers(place: Place) -> str:
@@ -125,10 +136,11 @@ async def _breakers(place: Place) -> str:
 async def operate(
     host: Host, action: Action, message: OperatorMessage, operator: bool, client: str
 ) -> dict[str, Any]:
-    """Do something to a robot's breakers, and say what they are then.
+    """Do something to a robot's breakers, wherever it is served, and say what they are then.
 
     Raises:
-        Refusal: it takes the operator's token; the robot is not known; the breakers refuse it.
+        Refusal: it takes the operator's token; the robot is not known; the breakers refuse it;
+            unconfirmed: another process serves the robot and has not said that it is done.
     """
     if action not in FREE and not operator:
         how = "send it as the bearer token"
@@ -136,7 +148,53 @@ async def operate(
             how = "this service has none; set WMRT_SERVE_OPERATOR_TOKEN where it runs"
         host.audit.note("forbidden", action=action, robot=message.robot[:80], client=client)
         raise Refusal("forbidden", f"{action} takes the operator's token: {how}")
-    place = host.registry.place(message.robot)
+    place = host.registry.places.get(message.robot)
+    if place is not None and not place.leaving:
+        return await _here(host, action, message, client, place)
+    told: dict[str, Any] = {}
+    try:
+        with host.telemetry.span("operate", action=action, robot=message.robot[:80]):
+            order = _order(host, action, message.robot, message.model_dump(), client)
+            here = partial(_here, host, action, message, client)
+            told = await ordered(host, order, here)
+        return told
+    except Exception as error:
+        told = {"refused": str(error)[:300]}
+        raise
+    finally:
+        host.audit.note(
+            f"breakers_{action}_elsewhere", robot=message.robot[:80], operator=message.operator,
+            client=client, owner=told.get("owner"), state=told.get("breakers"),
+            **{name: why for name, why in told.items() if name == "refused"},
+        )  # fmt: skip
+
+
+def _order(
+    host: Host, action: str, robot: str, message: dict[str, Any] | None = None, client: str = ""
+) -> Order:
+    handover = host.registry.handover
+    by = "" if handover is None else handover.leases.owner
+    return Order(by, robot, action, message or {}, client)
+
+
+async def obey(host: Host, order: Order) -> dict[str, Any]:
+    """What another process, which has looked at its client's rights, wants of a robot here.
+
+    Raises:
+        Refusal: moved: the robot is not here any more; or as of `operate`.
+    """
+    place = host.registry.places.get(order.robot)
+    if place is None or place.leaving:
+        raise moved(order.robot)
+    if order.action == "look":
+        return await _look(place)
+    message, client = OperatorMessage(**order.message), f"{order.client} by way of {order.by}"
+    return await _here(host, cast(Action, order.action), message, client, place)
+
+
+async def _here(
+    host: Host, action: Action, message: OperatorMessage, client: str, place: Place
+) -> dict[str, Any]:
     refused: dict[str, str] = {}
     try:
         with host.telemetry.span("operate", action=action, robot=message.robot):

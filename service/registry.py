@@ -17,9 +17,10 @@ from weakref import WeakValueDictionary
 from wmrt.service.audit import Audit
 from wmrt.service.crew import Crew
 from wmrt.service.desk import Desk, Reply
+from wmrt.service.folder_lock import FolderLock
 from wmrt.service.handover import Handover
 from wmrt.service.keeping import Keeper
-from wmrt.service.leases import FolderLock, Lease, Leases, moved
+from wmrt.service.leases import Lease, Leases, moved
 from wmrt.service.memories import Trouble, remembered
 from wmrt.service.meter import Meter
 from wmrt.service.places import Opened, Place, begin, expel, finished, full, recall, trouble
@@ -44,6 +45,7 @@ class Registry:
     Attributes:
         places: robots that have a seat.
         handover: to and from other processes; None where there are none.
+        parted: of robots that gave their place away, what no disk says.
     """
 
     def __init__(
@@ -65,13 +67,12 @@ class Registry:
             leases = Leases(settings.snapshots, settings.label) if settings.shared else None
             self.store = SnapshotStore(settings.snapshots, leases)
             self.handover = None if leases is None else Handover(leases, settings, audit)
-        every = settings.snapshot_every
-        self.keeper = Keeper(self.store, every, self._lost, audit, meter, telemetry)
+        every, lost = settings.snapshot_every, self._lost
+        self.keeper = Keeper(self.store, every, lost, audit, meter, telemetry)
         self._crew, self._settings, self._audit = crew, settings, audit
         self._reply, self._meter, self._options = reply, meter, options
         self._free = list(range(len(crew.seats)))[::-1]
-        # Of robots that gave their place away, what no disk says.
-        self._parted: dict[str, Trouble] = {}
+        self.parted: dict[str, Trouble] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._seating = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -79,10 +80,9 @@ class Registry:
     def close(self) -> None:
         """This process serves no robot any more."""
         self.keeper.close()
-        if self.handover is not None:
-            self.handover.leases.close()
-        if self._folder is not None:
-            self._folder.close()
+        for one in (self.handover, self._folder):
+            if one is not None:
+                one.close()
 
     def place(self, robot: str) -> Place:
         """A robot's place; `Refusal` unknown_session if it has none, moved if it is leaving."""
@@ -92,6 +92,10 @@ class Registry:
         if found.leaving:
             raise moved(robot)
         return found
+
+    def lock(self, robot: str) -> asyncio.Lock:
+        """Held while it is found out whether a robot is here."""
+        return self._locks.setdefault(robot, asyncio.Lock())
 
     async def open(
         self,
@@ -116,8 +120,7 @@ class Registry:
         if refusal is not None:
             raise refusal  # without waiting for anybody
         self._loop = asyncio.get_running_loop()
-        lock = self._locks.setdefault(robot, asyncio.Lock())
-        async with lock:
+        async with self.lock(robot):
             place = self.places.get(robot)
             if place is None:
                 opened = await self._seat(robot, session, measured)
@@ -189,7 +192,7 @@ class Registry:
         self, robot: str, session: int | None, measured: Sequence[float] | None, lease: Lease | None
     ) -> Opened:
         """The same, once no other process has it."""
-        found = remembered(await self.keeper.read(robot), self._parted.get(robot))
+        found = remembered(await self.keeper.read(robot), self.parted.get(robot))
         kept = found.memory
         if session is not None and (kept is None or kept.session != session):
             raise unknown(robot)
@@ -221,7 +224,7 @@ class Registry:
             self._audit.note("not_restored", robot=robot, reason=str(error)[:300])
             raise unknown(robot) from None
         self.places[robot] = place
-        self._parted.pop(robot, None)
+        self.parted.pop(robot, None)
         return opened
 
     def _idlest(self) -> Place | None:
@@ -234,7 +237,7 @@ class Registry:
             and not place.session.held(now, settings.hold)
             and now - place.session.seen >= settings.idle
             and not place.leaving
-            and (len(self._parted) < PARTED or self._on_disk(place) or not trouble(place.desk))
+            and (len(self.parted) < PARTED or self._on_disk(place) or not trouble(place.desk))
         ]
         return min(gone, key=lambda place: place.session.seen, default=None)
 
@@ -259,8 +262,6 @@ class Registry:
         """See `Keeper.keep`."""
         return await self.keeper.keep(place)
 
-    # To other processes
-
     async def put_away(self, place: Place, why: Refusal) -> None:
         """Take nothing more in for a robot, keep its memory, and tell its client."""
         with place.entering:
@@ -278,7 +279,7 @@ class Registry:
         found = trouble(place.desk)
         await self.put_away(place, moved(robot))
         if found is not None and not self._on_disk(place):
-            self._parted[robot] = found
+            self.parted[robot] = found
         if self.places.get(robot) is place:
             del self.places[robot]
             self._free.append(place.seat)

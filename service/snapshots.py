@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from wmrt.core.errors import CheckpointError
 from wmrt.core.files import flush, read_json, remove_leftovers, replacing, require_writable
 from wmrt.core.wire import WireError
+from wmrt.safety import State
 from wmrt.service.leases import Lease, Leases
 from wmrt.service.memories import Found, Memory, Standing, merged
 from wmrt.service.memory_files import (
@@ -78,6 +79,25 @@ class SnapshotStore:
         """The same for where a robot's breakers stand; by one thread at a time."""
         with self._fenced(lease):
             self._replace(self.standing_path(standing.robot), pack_standing(standing))
+
+    def knows(self, robot: str) -> bool:
+        """Whether there is anything of a robot."""
+        return self.path(robot).exists() or self.standing_path(robot).exists()
+
+    def stopped(self, robot: str, latch: bool) -> Standing:
+        """Where the breakers of a robot that no process serves stand once it is stopped: latched,
+        or (not ``latch``) as they do, and disengaged."""
+        found, standing = self.find(robot, lambda error: None), None
+        with contextlib.suppress(CheckpointError):
+            standing = self.read_standing(robot)
+        state = State.CLOSED.value if found.trouble is None else found.trouble.breakers
+        state, memory = State.LATCHED.value if latch else state, found.memory
+        if standing is not None:
+            return standing._replace(breakers=state, engaged=False)
+        if memory is not None:
+            own = (memory.session, memory.epoch, memory.sequence, memory.last_action)
+            return Standing(robot, *own, state, False)
+        return Standing(robot, 0, max(0, found.epoch), -1, (), state, False)
 
     def _fenced(self, lease: Lease | None) -> contextlib.AbstractContextManager[None]:
         if self._leases is None or lease is None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
+import json
 import os
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +17,8 @@ import pytest
 
 from tests.service.doubles import Running, service, until
 from tests.service.raw import state
-from wmrt.service import handover
+from wmrt.core.wire import Acted
+from wmrt.service import handover, holding
 from wmrt.service.audit import Audit
 from wmrt.service.leases import Lease, Leases
 from wmrt.service.refusals import Refusal
@@ -39,36 +43,159 @@ def test_a_process_that_died_while_it_asked_is_given_nothing(tmp_path: Path) -> 
         assert raw.acted(0).sequence == 0 and "r1" in running.host.registry.places
 
 
-def test_a_folder_that_fails_ends_no_thread(
+def test_a_record_that_cannot_be_read_is_nobody_else_s(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whose robot it is cannot be told: no action leaves, and the next client is told why."""
-    read = os.read
+    """What was read last counts for a while; then no action leaves, and the robot stays."""
+    read, audit = os.read, tmp_path / "audit.jsonl"
 
     def stale(descriptor: int, size: int) -> bytes:
         if size == 4096:
             raise OSError(errno.ESTALE, "Stale file handle")
         return read(descriptor, size)
 
-    with service(tmp_path, snapshots=tmp_path / "kept", shared=True) as running:
-        raw = running.raw()
-        own = raw.open()
+    with service(tmp_path, snapshots=tmp_path / "kept", shared=True, audit=audit) as running:
+        raw, names = running.raw(), list[str]()
+        raw.open()
         assert raw.acted(0).sequence == 0
+        sequence, own = 0, running.host.registry.handover
+        assert own is not None
+        (hold,) = own.holds._held.values()
+        until(hold.fresh)
         with monkeypatch.context() as patch:
             patch.setattr(os, "read", stale)
-            assert raw.refused(1) == "moved"
-            until(lambda: "r1" not in running.host.registry.places)
+            until(lambda: own.holds.reason)
+            end = time.monotonic() + 20.0
+            while not names:
+                assert time.monotonic() < end, "actions leave that nobody has allowed"
+                sequence += 1
+                got = raw.ask(sequence)
+                names += [] if isinstance(got, Acted) else [got["error"]["name"]]
+            assert names == ["not_ready"] and not hold.fresh() and sequence > 1
+            assert "Stale file handle" in str(running.host.warnings())
+            assert running.host.dying() == [] and own.holds.failed > 5
+            assert not asyncio.run_coroutine_threadsafe(  # a snapshot is not written either
+                running.host.registry.keep(running.host.registry.places["r1"]),
+                running.host.outbox.loop,
+            ).result(20.0)
+        assert raw.acted(sequence + 1).sequence == sequence + 1  # over the same connection
+        until(lambda: "Stale" not in str([w for w in running.host.warnings() if "whose" in w]))
+    told = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert [line["robot"] for line in told if line["event"] == "lease_unreadable"] == ["r1"]
+    assert not any(line["event"] == "lost_robot" for line in told)
 
-        def gone(*_: object) -> None:
-            raise OSError(errno.EIO, "Input/output error")
 
+def test_a_folder_that_hangs_holds_up_no_robot_s_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every replica would be started again, for a file server that does not answer."""
+    go, opens = threading.Event(), os.open
+    monkeypatch.setattr(holding, "FRESH", 2.0)
+
+    def hangs(path: Any, *arguments: Any, **options: Any) -> int:
+        if str(path).endswith(".owners/r1.json"):
+            go.wait(60.0)
+        return opens(path, *arguments, **options)
+
+    with service(tmp_path, snapshots=tmp_path / "kept", shared=True, stuck_after=1.0) as running:
+        raw, names, waits = running.raw(), list[str](), list[float]()
+        raw.open()
+        own = running.host.registry.handover
+        assert own is not None
+        (hold,) = own.holds._held.values()
+        until(hold.fresh)
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "open", hangs)
+                while names.count("not_ready") < 20:
+                    began = time.monotonic()
+                    got = raw.ask(len(names))
+                    waits.append(time.monotonic() - began)
+                    names.append("acted" if isinstance(got, Acted) else got["error"]["name"])
+                    time.sleep(0.01)
+                assert "has not answered for" in str(running.host.warnings())
+                assert running.host.dying() == []
+        finally:
+            go.set()
+        acted = names.count("acted")
+        assert acted > 1 and names == ["acted"] * acted + ["not_ready"] * (len(names) - acted)
+        assert max(waits) < 20.0  # who waited for the folder would still wait
+        until(hold.fresh)
+        assert raw.acted(len(names)).sequence == len(names)
+
+
+def test_a_folder_that_fails_is_told_to_the_next_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with service(tmp_path, snapshots=tmp_path / "kept", shared=True) as running:
         with monkeypatch.context() as patch:
             patch.setattr(leases_of(running), "is_alive", gone)
             patch.setattr(leases_of(running), "take", gone)
             assert running.raw().open()["error"]["name"] == "not_ready"
         raw = running.raw()
-        assert raw.open(session=own["session"])["memory"] == "restored"
+        assert raw.open()["kind"] == "opened"
         assert raw.acted(9, state=state(0.5)).sequence == 9
+
+
+def test_a_robot_s_damaged_record_is_named_where_somebody_can_mend_it(tmp_path: Path) -> None:
+    """It does not pass by itself."""
+    kept, audit = tmp_path / "kept", tmp_path / "audit.jsonl"
+    with service(tmp_path, snapshots=kept, shared=True, audit=audit) as running:
+        record = kept / ".owners" / "r1.json"
+        record.write_text('{"token": 1,')
+        told = running.raw().open()["error"]
+        assert told["name"] == "not_ready" and "log says what to do" in told["message"]
+        assert str(kept) not in told["message"]
+        record.unlink()
+        assert running.raw().open()["kind"] == "opened"
+    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    (reason,) = [line["reason"] for line in lines if line["event"] == "lease_failed"]
+    assert reason.startswith(f"{record}: ") and "remove this file once no process" in reason
+
+
+def test_a_robot_taken_by_force_steps_after_its_owner_s_last_look_has_run_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An owner whose looks hang answers for as long as its last one counts, and no longer."""
+    monkeypatch.setattr(handover, "PATIENCE", 0.2)
+    options: dict[str, Any] = {"snapshots": tmp_path / "kept", "shared": True}
+    for one in ("a", "b"):
+        (tmp_path / one).mkdir()
+    with service(tmp_path / "a", label="a", **options) as a:
+        with service(tmp_path / "b", label="b", **options) as b:
+            stale, after = a.raw(), list[float]()
+            session = stale.open()["session"]
+            stale.acted(0)
+            own = a.host.registry.handover
+            assert own is not None
+            go = threading.Event()
+            (hold,) = own.holds._held.values()
+            until(hold.fresh)
+            monkeypatch.setattr(own, "_look", lambda: go.wait(60.0) and [])
+            hold.at = time.monotonic()  # the last that it has read
+            raw, taken = b.raw(), list[float]()
+
+            def takes() -> None:
+                raw.open(session=session)
+                taken.append(time.monotonic())
+
+            taking = threading.Thread(target=takes)
+            taking.start()
+            for sequence in itertools.count(1):
+                got = stale.ask(sequence)
+                if not isinstance(got, Acted):
+                    break
+                after.append(time.monotonic())
+                time.sleep(0.005)
+            taking.join(20.0)
+            go.set()
+            assert got["error"]["name"] == "moved" and raw.opened["memory"] == "restored"
+            record = b.host.registry.places["r1"].lease
+            assert record is not None and record.token == 2 and len(after) > 1
+            assert after[-1] < taken[0], "two processes answered at once"
 
 
 def test_whose_word_was_written_over_asks_again(

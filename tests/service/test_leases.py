@@ -18,7 +18,8 @@ from tests.service.doubles import until
 from tests.service.test_snapshots import memory
 from wmrt.core.errors import CheckpointError, UsageError
 from wmrt.service import leases
-from wmrt.service.leases import FolderLock, Lease, Leases, Owned
+from wmrt.service.folder_lock import FolderLock
+from wmrt.service.leases import Lease, Leases, Owned
 from wmrt.service.refusals import Refusal
 from wmrt.service.snapshots import SnapshotStore
 

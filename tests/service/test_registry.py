@@ -95,7 +95,7 @@ def test_a_full_disk_heals_nobody_who_gave_his_place_away(
         assert raw.opened["memory"] == ("restored" if resumes else "fresh")
         answer = raw.acted(9, state=state(0.5))
         assert (answer.source, answer.breakers) == ("fallback", "latched")
-        assert not own._parted  # the desk knows
+        assert not own.parted  # the desk knows
 
 
 def test_a_robot_that_leaves_takes_its_session_along(tmp_path: Path) -> None:

@@ -275,7 +275,7 @@ def test_who_gives_its_place_away_is_not_healed_without_snapshots(tmp_path: Path
         assert answer.source == ("policy" if how == "closed" else "fallback")
         latched = how in ("latched", "stopped")
         assert (answer.breakers == "latched") is latched
-        assert not running.host.registry._parted
+        assert not running.host.registry.parted
         engaged = running.host.registry.places["r1"].desk.breakers.engaged
         assert engaged is (how in ("open", "closed"))
 

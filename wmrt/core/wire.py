@@ -52,6 +52,7 @@ REFUSALS = {
     "internal": 500,
     "not_ready": 503,
     "draining": 503,
+    "unconfirmed": 503,  # what an operator wants of a robot elsewhere is not known to be done
 }
 
 # magic, version, kind, session, epoch, sequence, captured, sent, bytes of the name
