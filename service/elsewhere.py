@@ -39,8 +39,13 @@ async def ordered(host: Host, order: Order, here: Here) -> dict[str, Any]:
     try:
         return await asyncio.wait_for(_ordered(host, order, here, asked), PATIENCE)
     except asyncio.TimeoutError:
-        by = f"process {asked[-1]}, which serves it," if asked else "the folder of snapshots"
-        raise _unconfirmed(order, f"{by} has not answered within {PATIENCE:g} s") from None
+        place = host.registry.places.get(order.robot)
+        why = "the folder of snapshots has not answered"
+        if asked:
+            why = f"process {asked[-1]}, which serves it, has not answered"
+        elif place is not None and place.leaving:
+            why = "it is leaving this process, and has not come to another one"
+        raise _unconfirmed(order, f"{why} within {PATIENCE:g} s") from None
     except (WmrtError, OSError) as error:
         if isinstance(error, Refusal):
             raise
@@ -65,13 +70,15 @@ async def _ordered(host: Host, order: Order, here: Here, asked: list[str]) -> di
                 continue
         if place is None:
             # It goes on if nobody waits any more: a lease that was taken for it is given back.
-            told = await asyncio.shield(asyncio.create_task(_kept(registry, order)))
+            keeping = asyncio.create_task(kept(registry, order))
+            keeping.add_done_callback(lambda done: done.cancelled() or done.exception())
+            told = await asyncio.shield(keeping)
             if told is not None:
                 return told
         await asyncio.sleep(POLL)
 
 
-async def _kept(registry: Registry, order: Order) -> dict[str, Any] | None:
+async def kept(registry: Registry, order: Order) -> dict[str, Any] | None:
     """Have a robot that no process serves come back stopped; None if one serves it."""
     robot, handover, keeper = order.robot, registry.handover, registry.keeper
     async with registry.lock(robot):

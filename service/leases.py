@@ -2,9 +2,10 @@
 
 A robot's record holds its owner and a token that grows by one whenever the robot changes hands.
 It is compared and replaced under a lock, so one of two takers gets the robot; whoever held it
-before finds another token there, and may neither write a snapshot nor send an answer any more.
-Nothing looks at a clock: a process lives for as long as it holds the lock of its own file, which
-the system ends with the process, however it ends.
+before finds another token there, and may neither write a snapshot nor send an answer any more; the
+latter as soon as what it has read last has run out (`holding`), which takers by force wait for.
+Nothing else looks at a clock: a process lives for as long as it holds the lock of its own file,
+which the system ends with the process, however it ends.
 
 The folder has to be one where flock and rename do what POSIX says, for every process that uses it.
 """

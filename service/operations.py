@@ -14,12 +14,12 @@ from wmrt.core.errors import SafetyError
 from wmrt.core.wire import VERSION
 from wmrt.safety import Event
 from wmrt.service.desk import Desk
-from wmrt.service.elsewhere import ordered
+from wmrt.service.elsewhere import kept, ordered
 from wmrt.service.host import Host
 from wmrt.service.leases import moved
 from wmrt.service.messages import OperatorMessage, dumps
 from wmrt.service.meter import LEVELS, Stall
-from wmrt.service.orders import Order
+from wmrt.service.orders import STOPS, Order
 from wmrt.service.places import Place, finished
 from wmrt.service.plain import plain
 from wmrt.service.refusals import Refusal
@@ -184,6 +184,10 @@ async def obey(host: Host, order: Order) -> dict[str, Any]:
         Refusal: moved: the robot is not here any more; or as of `operate`.
     """
     place = host.registry.places.get(order.robot)
+    if place is None and order.action in STOPS:  # taken, and then not served, nor let go
+        told = await kept(host.registry, order)
+        if told is not None:
+            return told
     if place is None or place.leaving:
         raise moved(order.robot)
     if order.action == "look":

@@ -280,6 +280,34 @@ def test_a_process_goes_and_comes_back(tmp_path: Path, seed: int) -> None:
         assert {r for r, home in homes.items() if home == 0} == set(servers[0].host.registry.places)
 
 
+def test_a_stop_reaches_a_robot_whose_process_came_back_without_it(tmp_path: Path) -> None:
+    """Its requests go home again, its connection has stayed where it went."""
+    program()
+    options: dict[str, Any] = {"snapshots": tmp_path / "kept", "shared": True}
+    with contextlib.ExitStack() as stack:
+        ports = [free_port(), free_port()]
+        alone = [stack.enter_context(contextlib.ExitStack()) for _ in ports]
+        servers = [
+            own.enter_context(serving(tmp_path, i, port=port, **options))
+            for i, (own, port) in enumerate(zip(alone, ports, strict=True))
+        ]
+        made = stack.enter_context(proxy(tmp_path, [f"127.0.0.1:{port}" for port in ports]))
+        robot = stack.enter_context(connect(made.ws, "r1", on_lost="reopen", **QUICK))
+        robot.act(state(0.5))
+        home = where(servers)["r1"]
+        alone[home].close()
+        assert robot.act(state(0.5)).source == "policy"
+        servers[home] = alone[home].enter_context(
+            serving(tmp_path, home, port=ports[home], **options)
+        )
+        until(lambda: len(made.up()) == 2, 30.0)
+        assert robot.act(state(0.5)).source == "policy" and where(servers) == {"r1": 1 - home}
+        with client(made, "r1") as one:
+            answer = one.post("/v1/breakers/estop", json={"robot": "r1"})
+            assert answer.status_code == 200 and answer.json()["owner"]
+        assert robot.act(state(0.5)).breakers == "latched" and where(servers) == {"r1": 1 - home}
+
+
 class Dies(http.server.BaseHTTPRequestHandler):
     """Healthy, until it gets something to do: takes it in and closes."""
 

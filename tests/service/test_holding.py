@@ -37,6 +37,10 @@ def test_a_reading_counts_for_a_while(tmp_path: Path) -> None:
     assert other.take("r1", leases.read("r1")) is not None
     assert hold.fresh()  # which is why the other one waits
     holds.look(leases.heard)
+    assert hold.fresh()  # so soon it is not read again
+    hold.at -= holding.FRESH / 2
+    assert hold.fresh()
+    holds.look(leases.heard)
     assert not hold.fresh() and holds.ask(hold) is False
     assert told == [] and holding.OVER > holding.FRESH < handover.PATIENCE
 
@@ -87,7 +91,7 @@ def test_an_error_is_told_once_and_says_nothing_of_whose_it_is(
     holds, told, lease = holds_of(leases)
     hold = holds.add(lease)
     holds.look(leases.heard)
-    before = hold.at
+    before = hold.at = hold.at - holding.FRESH / 4
 
     def none(*_: object) -> int:
         raise OSError(errno.EMFILE, "Too many open files")

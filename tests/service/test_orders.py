@@ -249,6 +249,21 @@ def test_an_order_follows_a_robot_that_leaves(
         assert raw.acted(1).breakers == "latched"
 
 
+def test_a_robot_that_its_owner_has_taken_and_does_not_serve_is_stopped_too(
+    tmp_path: Path,
+) -> None:
+    """It could not be seated, for one, nor let go of."""
+    with pair(tmp_path) as both:
+        a, b = both
+        assert handover_of(b).leases.take("r1", None) is not None
+        answer = post(a, "estop")
+        assert (answer.status_code, answer.json()["breakers"]) == (200, "latched")
+        assert answer.json()["owner"] == handover_of(b).leases.owner
+        raw = a.raw()
+        raw.open()
+        assert raw.acted(0, state=state(0.5)).breakers == "latched"
+
+
 def test_of_a_dead_process_s_orders_those_that_stop_are_obeyed(tmp_path: Path) -> None:
     with pair(tmp_path) as both:
         leases, place = handover_of(both[1]).leases, None
