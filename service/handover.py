@@ -4,7 +4,8 @@ A process that needs a robot asks its owner, which writes a snapshot and lets go
 dead is not asked, and one that does not answer within `PATIENCE` is not waited for any longer: it
 loses the robot, and what it did since its last snapshot, and finds out when it next answers; which
 it may do for as long as its last look at the robot's record counts (`holding`), so that the robot
-makes no step elsewhere before that.
+makes no step elsewhere before that. Nor where a dead owner's lock was a file server's to keep: that
+also takes the lock of a process that it has not heard of for a while.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from wmrt.core.errors import CheckpointError, WmrtError
 from wmrt.core.wire import Acted
 from wmrt.service.audit import Audit
 from wmrt.service.desk import Reply
+from wmrt.service.file_systems import is_local
 from wmrt.service.holding import OVER, Holds
 from wmrt.service.jobs import Job
 from wmrt.service.leases import Claim, Lease, Leases, Owned, moved
@@ -55,6 +57,7 @@ class Handover:
         self.leases, self._settings, self._audit = leases, settings, audit
         self.holds = Holds(leases, self._unreadable)
         self.orders = Orders(leases)
+        self._local = is_local(leases.folder)
         # Of its own: it must not wait behind snapshots that are written.
         self._eye = ThreadPoolExecutor(1, "wmrt-leases")
 
@@ -101,8 +104,7 @@ class Handover:
                         continue  # somebody else was quicker
                     by_force = not free and found is not None
                     self._audit.note("took", robot=robot, token=lease.token, by_force=by_force)
-                    if by_force:
-                        await asyncio.sleep(OVER)
+                    await self._settle(found)
                     return lease
                 if found is not None and asked != found.owner:
                     await asyncio.to_thread(leases.claim, robot, session)
@@ -122,6 +124,13 @@ class Handover:
             return True
         return not await asyncio.to_thread(self.leases.is_alive, found.owner)
 
+    async def _settle(self, found: Owned | None) -> None:
+        """Wait until whoever had a robot, and has not let it go, answers for it no more."""
+        if found is None or not found.held or found.owner == self.leases.owner:
+            return
+        if not self._local or await asyncio.to_thread(self.leases.is_alive, found.owner):
+            await asyncio.sleep(OVER)
+
     async def take_free(self, robot: str) -> Lease | None:
         """Make a robot this process's that no other one which lives has; None if one has it.
 
@@ -131,7 +140,10 @@ class Handover:
         found = await asyncio.to_thread(self.leases.read, robot)
         if not await self._free(found):
             return None
-        return await asyncio.to_thread(self.leases.take, robot, found)
+        lease = await asyncio.to_thread(self.leases.take, robot, found)
+        if lease is not None:
+            await self._settle(found)
+        return lease
 
     async def release(self, lease: Lease) -> None:
         """Let a robot go. Where the folder cannot be used that is told: others take it by force."""
