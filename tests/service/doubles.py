@@ -160,6 +160,7 @@ def service(
     """A service on a Unix socket in ``tmp_path``, and on TCP if asked for."""
     changes.setdefault("period", 0.01)
     changes.setdefault("deadline", 10.0)  # what it does must not depend on how busy the machine is
+    changes.setdefault("stuck_after", max(10.0, changes["deadline"]))
     changes.setdefault("rate", 1e6)
     changes.setdefault("cpu", -1)
     if tcp:

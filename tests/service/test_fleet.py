@@ -256,7 +256,7 @@ def test_ray_s_own_proxy_believes_no_client_that_names_another_address(environme
         async def told(scope: Any, *_: Any) -> None:
             found.append(scope["client"][0])
 
-        config = uvicorn.Config(told, lifespan="off")  # as Ray makes it
+        config = uvicorn.Config(told, lifespan="off", log_config=None)  # else as Ray makes it
         config.load()
         headers = [(b"x-forwarded-for", b"6.6.6.6")]
         scope = {"type": "http", "client": ("127.0.0.1", 7), "headers": headers}

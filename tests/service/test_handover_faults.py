@@ -97,7 +97,9 @@ def test_a_folder_that_hangs_holds_up_no_robot_s_thread(
             go.wait(60.0)
         return opens(path, *arguments, **options)
 
-    with service(tmp_path, snapshots=tmp_path / "kept", shared=True, stuck_after=1.0) as running:
+    with service(
+        tmp_path, snapshots=tmp_path / "kept", shared=True, deadline=1.0, stuck_after=1.0
+    ) as running:
         raw, names, waits = running.raw(), list[str](), list[float]()
         raw.open()
         own = running.host.registry.handover
