@@ -15,6 +15,10 @@ from wmrt.service.host import Host
 from wmrt.service.messages import first_fault
 from wmrt.service.refusals import Refusal
 
+#: Of an answer after which uvicorn closes the connection: a client that was not told sends its next
+#: request into that.
+CLOSES = {"connection": "close"}
+
 
 def document(app: FastAPI) -> Route:
     """Where OpenAPI's description of all routes so far is read. What is malformed is answered with
@@ -65,7 +69,9 @@ def answer_errors(app: FastAPI, host: Host) -> None:
         return answer(Refusal("malformed", "no body that can be read"))
 
     async def failed(request: Request, error: Exception) -> JSONResponse:
-        return answer(Refusal("internal", "a fault of the service; its log says more"))
+        made = answer(Refusal("internal", "a fault of the service; its log says more"))
+        made.headers.update(CLOSES)
+        return made
 
     app.add_exception_handler(Refusal, refused)
     app.add_exception_handler(RequestValidationError, malformed)

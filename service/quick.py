@@ -12,6 +12,7 @@ from email.message import Message
 from typing import TYPE_CHECKING, Any
 
 from wmrt.core.wire import Acted, acted_json, refused_json
+from wmrt.service.error_answers import CLOSES
 from wmrt.service.host import Host
 from wmrt.service.messages import ObservationMessage, dumps, read_json
 from wmrt.service.refusals import Refusal
@@ -71,7 +72,7 @@ class Quick:
             status, content = self._refused(refusal)
         except Exception:
             said = Refusal("internal", "a fault of the service; its log says more")
-            await _answer(send, *self._refused(said), {})
+            await _answer(send, *self._refused(said), CLOSES)
             raise  # uvicorn logs it
         await _answer(send, status, content, headers)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from typing import Any
+
+import msgspec
 
 from tests.conftest import FULL
 from tests.core.codecs import require_native
@@ -69,9 +72,29 @@ def both_answers() -> tuple[Any, Handed, Handed]:
 def outcome(does: Callable[[Any], Any], given: Any) -> tuple[Any, ...]:
     """A value down to the sign of a zero, or the error."""
     try:
-        return "gives", repr(does(given))
+        value = does(given)
     except Exception as error:
         return "raises", type(error), str(error)
+    return "gives", *shown(value)
+
+
+def shown(value: Any) -> tuple[str, list[tuple[int, bytes]]]:
+    """A value as text, and the extensions in it, of which the text tells nothing."""
+    return _EXTENSION.sub("Ext", repr(value)), extensions(value)
+
+
+#: Where it lies, not what it is.
+_EXTENSION = re.compile(r"<msgspec\.msgpack\.Ext object at 0x[0-9a-f]+>")
+
+
+def extensions(value: Any) -> list[tuple[int, bytes]]:
+    """msgpack's extensions within a value, in order."""
+    if isinstance(value, msgspec.msgpack.Ext):
+        return [(value.code, bytes(value.data))]
+    parts = [*value.keys(), *value.values()] if isinstance(value, dict) else value
+    if not isinstance(parts, list | tuple):
+        return []
+    return [found for part in parts for found in extensions(part)]
 
 
 def mutated(rng: random.Random, data: bytes) -> bytes:

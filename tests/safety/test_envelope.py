@@ -64,3 +64,13 @@ def test_the_first_command_counts_one_period_where_two_may_count() -> None:
 @pytest.mark.parametrize(("period", "nanoseconds"), [(0.1, 100_000_000), (1.001, 1_001_000_000)])
 def test_a_period_in_nanoseconds_is_the_nearest(period: float, nanoseconds: int) -> None:
     assert limits(period=period).period_ns == nanoseconds
+
+
+@pytest.mark.parametrize(("tolerance", "certain"), [(1e-12, True), (0.9e-12, False), (0.0, False)])
+def test_only_a_tolerance_above_rounding_makes_a_glance_certain(
+    tolerance: float, certain: bool
+) -> None:
+    """Rounding alone could make a rate fault of what `move` allows."""
+    envelope = Envelope(limits(wall_tolerance=tolerance))
+    envelope.begin(0)
+    assert envelope.pass_through((0.0, 0.0)) is certain

@@ -232,7 +232,7 @@ def test_a_fault_of_ours_tells_a_client_nothing_and_the_log_all(
         answer = http.get(path) if path == "/v1/info" else http.post(path, json=observation(own, 0))
         until(lambda: "RuntimeError" in lines.text)  # it is logged after it is answered
     assert (answer.status_code, name(answer)) == (500, "internal")
-    assert "secret" not in answer.text
+    assert "secret" not in answer.text and answer.headers["connection"] == "close"
     assert lines.text.count("RuntimeError: a secret at /secret/path") == 1
     assert lines.text.count("Traceback (most recent call last)") == 1
     assert "in fails" in lines.text and answer.headers["x-request-id"] in lines.text

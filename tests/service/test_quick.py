@@ -129,7 +129,7 @@ def test_a_fault_of_its_own_is_told_and_logged(tmp_path: Path, caplog: Any) -> N
             running.host.act = fails  # type: ignore[method-assign]
             answer = client.post("/v1/act", json=observation(own, 0))
             assert answer.status_code == 500 and answer.json()["error"]["name"] == "internal"
-            assert "planted" not in answer.text
+            assert "planted" not in answer.text and answer.headers["connection"] == "close"
             until(lambda: "planted" in caplog.text)  # it is logged once the answer is out
             assert running.host.counts["internal"] == 1
             assert client.get("/healthz").status_code == 200

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import FULL
 from tests.core.codecs import ARMS, arm
-from tests.core.pairs import mutated, outcome
+from tests.core.pairs import mutated, outcome, shown
 from tests.core.test_wire import observed
 from tests.model.networks import random_state, schemas, small_schema
 from tests.service.doubles import service
@@ -76,7 +76,7 @@ def test_the_same_bytes_are_the_same_observations(readers: Any, index: int, seed
         if rng.random() < 0.5:
             stream = mutated(rng, stream)
         most = rng.choice([len(data) - 1, len(data), 1 << 17])
-        found = [repr(reader.frame(stream, at, most)) for reader in (in_c, in_python)]
+        found = [shown(reader.frame(stream, at, most)) for reader in (in_c, in_python)]
         assert found[0] == found[1], (stream.hex(), at, most)
 
 
