@@ -245,13 +245,14 @@ class Desk:
             mark = self._mark()
             if mark != self._stood:
                 self._stood = mark
-                self._stands(self._standing())
+                self._stands(self.standing())
 
     def _mark(self) -> object:
         own = self.breakers
         return own.state, own.engaged, self._pressed, self.session, self.epoch
 
-    def _standing(self) -> Standing:
+    def standing(self) -> Standing:
+        """Where the breakers stand now. Any thread."""
         own, session = self.breakers, self.session
         return Standing(
             *(self.robot, session, self.epoch),
@@ -264,7 +265,7 @@ class Desk:
         that is late: whoever waits for its end here keeps robots from their fallback."""
         if self.policy.running():
             raise UsageError("the policy is at a step that is late")
-        own = self._standing()
+        own = self.standing()
         return Memory(
             *(own.robot, own.session, own.epoch, own.sequence, self.breakers.step),
             *(own.last_action, own.breakers, own.engaged, self.seat.snapshot()),

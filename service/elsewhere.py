@@ -58,7 +58,13 @@ async def _ordered(host: Host, order: Order, here: Here, asked: list[str]) -> di
     while True:
         place = registry.places.get(robot)
         if place is not None and not place.leaving:
-            return await here(place)
+            try:
+                return await here(place)
+            except Refusal as refusal:
+                if refusal.name != "moved":
+                    raise
+            await asyncio.sleep(POLL)
+            continue
         owner = None
         if registry.handover is not None:
             owner = await registry.handover.orders.owner(robot)

@@ -97,7 +97,8 @@ class Handover:
             while True:
                 found = await asyncio.to_thread(leases.read, robot)
                 free = await self._free(found)
-                late = time.monotonic() > end
+                # Not by the time alone: this process itself may have been stopped for as long.
+                late = found is not None and asked == found.owner and time.monotonic() > end
                 if free or late:
                     lease = await asyncio.to_thread(leases.take, robot, found)
                     if lease is None:
@@ -231,9 +232,9 @@ class Handover:
         makes a step, nor while nobody can tell.
 
         Args:
-            lost: called then, in the desk's thread.
+            lost: called as soon as that is seen, in whatever thread.
         """
-        holds, hold = self.holds, self.holds.add(lease)
+        holds, hold = self.holds, self.holds.add(lease, lost)
 
         def ours(job: Job, answer: Acted | Refusal) -> None:
             if isinstance(answer, Acted) and not hold.fresh() and not (told := holds.ask(hold)):
@@ -241,7 +242,6 @@ class Handover:
                     said = f"whose robot {lease.robot} is cannot be read from the folder now"
                     answer = Refusal("not_ready", said)
                 else:
-                    lost()
                     answer = moved(lease.robot)
                 answer.sequence = job.observed.sequence
             reply(job, answer)

@@ -29,14 +29,15 @@ class Hold:
     """A lease that this process goes by.
 
     Attributes:
-        at: seconds, just before the record was last found to be this process's.
+        at: seconds, just before the record was last found to be this process's. lost: called when
+            it is found to be another's.
         over: it was let go; whatever is read of it now counts for nothing later.
     """
 
-    __slots__ = ("at", "lease", "over")
+    __slots__ = ("at", "lease", "lost", "over")
 
-    def __init__(self, lease: Lease) -> None:
-        self.lease, self.at, self.over = lease, _NEVER, False
+    def __init__(self, lease: Lease, lost: Callable[[], object]) -> None:
+        self.lease, self.lost, self.at, self.over = lease, lost, _NEVER, False
 
     def fresh(self) -> bool:
         """Whether the last reading still counts: 0.1 us of every answer."""
@@ -59,9 +60,10 @@ class Holds:
         self._since: float | None = None
         self.failed, self.reason = 0, ""
 
-    def add(self, lease: Lease) -> Hold:
-        """Go by ``lease`` from here on."""
-        self._held[lease] = hold = Hold(lease)
+    def add(self, lease: Lease, lost: Callable[[], object]) -> Hold:
+        """Go by ``lease`` from here on. ``lost``: called when another process has the robot, in
+        whatever thread has read that; more than once."""
+        self._held[lease] = hold = Hold(lease, lost)
         return hold
 
     def drop(self, lease: Lease) -> None:
@@ -106,4 +108,6 @@ class Holds:
             self.reason = str(error)
             return None
         hold.at = began if ours else _NEVER
+        if not ours and not hold.over:  # nobody may ever ask this process for an answer again
+            hold.lost()
         return ours

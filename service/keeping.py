@@ -23,6 +23,8 @@ from wmrt.service.telemetry import Telemetry
 
 #: Seconds for which the end of a step is waited for before a snapshot, and between two looks.
 PATIENCE, LOOK = 1.0, 0.01
+#: Seconds within which a stop has to be on disk; 5 to 25 ms are usual.
+DISK = 2.0
 
 
 class Keeper:
@@ -72,6 +74,17 @@ class Keeper:
         """Wait until the disk says where breakers stand."""
         if self.standings is not None:
             await asyncio.to_thread(self.standings.settle)
+
+    async def keep_standing(self, place: Place) -> None:
+        """Wait until it is on disk where a robot's breakers stand now: nothing heals it then.
+
+        Raises:
+            Refusal: moved: another process has the robot. UsageError: the disk would not take it.
+            TimeoutError: it has not answered within `DISK`.
+        """
+        if self.standings is not None:
+            done = self.standings.written_by(place.desk.standing(), place.lease)
+            await asyncio.wait_for(asyncio.wrap_future(done), DISK)
 
     async def knows(self, robot: str) -> bool:
         """Whether anything of a robot is on disk."""

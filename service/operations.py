@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Literal, cast
 
 from wmrt import __version__
-from wmrt.core.errors import SafetyError
+from wmrt.core.errors import SafetyError, WmrtError
 from wmrt.core.wire import VERSION
 from wmrt.safety import Event
 from wmrt.service.desk import Desk
@@ -150,7 +150,11 @@ async def operate(
         raise Refusal("forbidden", f"{action} takes the operator's token: {how}")
     place = host.registry.places.get(message.robot)
     if place is not None and not place.leaving:
-        return await _here(host, action, message, client, place)
+        try:
+            return await _here(host, action, message, client, place)
+        except Refusal as refusal:
+            if refusal.name != "moved":  # else whoever has it now does it
+                raise
     told: dict[str, Any] = {}
     try:
         with host.telemetry.span("operate", action=action, robot=message.robot[:80]):
@@ -203,6 +207,8 @@ async def _here(
     try:
         with host.telemetry.span("operate", action=action, robot=message.robot):
             await _operate(host, action, message, place)
+        if action in STOPS:
+            await _outlives(host, action, place)
         # A process that is killed must not undo it.
         if action in ("estop", "release"):
             host.registry.keeper.soon(place)
@@ -217,6 +223,26 @@ async def _here(
             state=place.desk.state.value, **refused,
         )  # fmt: skip
     return robot(place)
+
+
+async def _outlives(host: Host, action: Action, place: Place) -> None:
+    """Wait until a stop holds whatever becomes of this process: nobody is told before that it was
+    done. Also where another process has the robot, which this one has not noticed."""
+    try:
+        await host.registry.keeper.keep_standing(place)
+    except Refusal:
+        raise
+    except asyncio.TimeoutError:
+        why = "the folder of snapshots has not answered"
+    except WmrtError:  # the audit log tells it
+        why = "the folder of snapshots cannot be used now"
+    else:
+        return
+    raise Refusal(
+        "unconfirmed",
+        f"{action} of robot {place.session.robot} holds while this process runs, and is NOT known "
+        f"to outlive it: {why}: use the robot's own stop, too",
+    )
 
 
 async def _operate(host: Host, action: Action, message: OperatorMessage, place: Place) -> None:

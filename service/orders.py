@@ -83,8 +83,9 @@ class Orders:
         path = self._leases.words / f"{owner}.{number}.order"
         answer = asyncio.get_running_loop().create_future()
         self._asked[number] = answer
+        writing = asyncio.create_task(asyncio.to_thread(_write, path, order._asdict()))
         try:
-            await asyncio.to_thread(_write, path, order._asdict())
+            await asyncio.shield(writing)
             while not (await asyncio.wait({answer}, timeout=LOOK))[0]:
                 if await self.owner(order.robot) != owner:
                     return None
@@ -92,7 +93,7 @@ class Orders:
         finally:
             del self._asked[number]
             if order.action not in STOPS:  # later it may be wrong; nobody waits for the disk
-                asyncio.get_running_loop().run_in_executor(None, _remove, path)
+                self._keep(asyncio.create_task(_withdrawn(writing, path)))
 
     def heed(self, names: Iterable[str]) -> None:
         """Begin with what there is for this process among what was heard."""
@@ -100,9 +101,11 @@ class Orders:
             ours = name.endswith(ADDRESSED) and name.startswith(f"{self._leases.owner}.")
             if ours and name not in self._seen:
                 self._seen.add(name)
-                task = asyncio.get_running_loop().create_task(self._take(name))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._keep(asyncio.create_task(self._take(name)))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def close(self) -> None:
         """Nothing more is obeyed."""
@@ -156,6 +159,12 @@ def _write(path: Path, data: dict[str, Any]) -> None:
     with replacing(path) as temporary:
         temporary.touch(0o600)
         temporary.write_text(json.dumps(data), "utf-8")
+
+
+async def _withdrawn(writing: asyncio.Task[None], path: Path) -> None:
+    """Remove an order that nobody waits for any more; not before it lies there."""
+    await asyncio.wait({writing})
+    await asyncio.to_thread(_remove, path)
 
 
 def _taken(path: Path) -> dict[str, Any] | None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from wmrt.core.errors import WmrtError
+from wmrt.core.errors import UsageError, WmrtError
 from wmrt.service.audit import Audit
 from wmrt.service.leases import Lease
 from wmrt.service.logs import log
@@ -28,6 +29,7 @@ AGAIN = 1.0
 class _Job(NamedTuple):
     standing: Standing
     lease: Lease | None
+    done: Future[None] | None = None
 
 
 class Standings:
@@ -53,6 +55,16 @@ class Standings:
     def put(self, standing: Standing, lease: Lease | None) -> None:
         """Keep it. Any thread, never waits."""
         self._queue.put(_Job(standing, lease))
+
+    def written_by(self, standing: Standing, lease: Lease | None) -> Future[None]:
+        """Keep it, and tell when it is on disk. Any thread.
+
+        The future raises:
+            Refusal: moved: another process has the robot. WmrtError: the disk would not take it.
+        """
+        done: Future[None] = Future()
+        self._queue.put(_Job(standing, lease, done))
+        return done
 
     def settle(self, seconds: float = 5.0) -> bool:
         """Wait until what was put is on disk, or was refused; False after so long."""
@@ -81,7 +93,7 @@ class Standings:
                 if isinstance(job, threading.Event):
                     job.set()
                 else:
-                    self._write(job)
+                    _tell(job.done, self._write(job))
             if due is None and self._failed:
                 due = time.monotonic() + AGAIN
 
@@ -89,23 +101,36 @@ class Standings:
         for failed in list(self._failed.values()):
             self._write(failed)
 
-    def _write(self, job: _Job) -> None:
+    def _write(self, job: _Job) -> WmrtError | None:
+        """Write it; why not, if it could not be."""
         robot = job.standing.robot
         self._failed.pop(robot, None)
         try:
             self._store.write_standing(job.standing, job.lease)
-        except Refusal:  # it is another process's to keep
+        except Refusal as refusal:  # it is another process's to keep
             self.waiting.pop(robot, None)
             if job.lease is not None:
                 self._lost(job.lease)
+            return refusal
         except WmrtError as error:
             self._failed[robot] = job
             if robot not in self.waiting:
                 self._audit.note("standing_failed", robot=robot, reason=str(error)[:300])
             self.waiting[robot] = str(error)
+            return error
         except Exception as error:  # a fault of ours must not end the thread
             self.waiting[robot] = type(error).__name__
             log.exception("where breakers stand was not kept", robot=robot)
-        else:
-            self.waiting.pop(robot, None)
-            self.written += 1
+            return UsageError(f"where the breakers of robot {robot} stand was not kept")
+        self.waiting.pop(robot, None)
+        self.written += 1
+        return None
+
+
+def _tell(done: Future[None] | None, error: WmrtError | None) -> None:
+    if done is None or not done.set_running_or_notify_cancel():
+        return  # nobody waits, or no more
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)

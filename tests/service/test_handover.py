@@ -101,6 +101,37 @@ def test_another_process_is_no_way_around_the_client_that_holds_a_robot(tmp_path
         assert owners(both, "r1") == [False, True]
 
 
+def blind(running: Running) -> None:
+    """Do not look at records any more, as if stopped."""
+    own = running.host.registry.handover
+    assert own is not None
+    own.holds.look = lambda then: then()  # type: ignore[method-assign]
+
+
+def test_whoever_was_stopped_itself_takes_no_robot_from_an_owner_that_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pair(tmp_path) as both:
+        raw = both[0].raw()
+        own = raw.open()
+        raw.acted(0)
+        other = both[1].host.registry.handover
+        assert other is not None
+        reads = other.leases.read
+
+        def slow(robot: str) -> Any:
+            monkeypatch.undo()
+            time.sleep(0.5)
+            return reads(robot)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(handover, "PATIENCE", 0.3)
+            monkeypatch.setattr(other.leases, "read", slow)
+            opened = both[1].raw().open(session=own["session"], answered=0)
+        # Its owner has let it go, after it had written its memory.
+        assert (opened["memory"], opened["steps_lost"]) == ("restored", 0)
+
+
 def test_a_stale_owner_neither_answers_nor_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +143,7 @@ def test_a_stale_owner_neither_answers_nor_writes(
 
     monkeypatch.setattr(handover.Handover, "_consider", deaf)
     with pair(tmp_path) as both:
+        blind(both[0])
         stale = both[0].raw()
         own = stale.open()
         for i in range(3):

@@ -25,10 +25,30 @@ def holds_of(leases: Leases) -> tuple[Holds, list[str], Lease]:
     return Holds(leases, lambda robot, why: told.append(f"{robot}: {why}")), told, lease
 
 
+def nothing() -> None:
+    pass
+
+
+def test_who_has_lost_a_robot_is_told_by_a_look(tmp_path: Path) -> None:
+    """Its robot's client may have gone to another process, and nobody ever asks this one."""
+    leases, other = Leases(tmp_path, "one"), Leases(tmp_path, "two")
+    holds, _, lease = holds_of(leases)
+    lost: list[int] = []
+    hold = holds.add(lease, lambda: lost.append(1))
+    holds.look(leases.heard)
+    assert hold.fresh() and lost == []
+    assert other.take("r1", leases.read("r1")) is not None
+    hold.at -= holding.FRESH / 2
+    holds.look(leases.heard)
+    assert lost == [1]
+    holds.drop(lease)
+    assert holds.ask(hold) is False and lost == [1]  # it was let go, not lost
+
+
 def test_a_reading_counts_for_a_while(tmp_path: Path) -> None:
     leases, other = Leases(tmp_path, "one"), Leases(tmp_path, "two")
     holds, told, lease = holds_of(leases)
-    hold = holds.add(lease)
+    hold = holds.add(lease, nothing)
     assert not hold.fresh() and holds.ask(hold) is True and hold.fresh()
     hold.at -= holding.FRESH
     assert not hold.fresh()
@@ -49,7 +69,7 @@ def test_what_was_let_go_is_not_gone_by(tmp_path: Path, monkeypatch: pytest.Monk
     """Nor by a look that had begun before; whoever takes the robot then does not wait."""
     leases = Leases(tmp_path)
     holds, _, lease = holds_of(leases)
-    hold, reading, go = holds.add(lease), threading.Event(), threading.Event()
+    hold, reading, go = holds.add(lease, nothing), threading.Event(), threading.Event()
     whole = leases.holds
 
     def slow(lease: Lease) -> bool:
@@ -75,7 +95,7 @@ def test_whoever_lets_a_robot_go_answers_for_it_no_more(tmp_path: Path) -> None:
     own = handover.Handover(leases, ServeSettings(socket=tmp_path / "s"), audit)
     lease = leases.take("r1", None)
     assert lease is not None
-    hold = own.holds.add(lease)
+    hold = own.holds.add(lease, nothing)
     own.holds.look(leases.heard)
     assert hold.fresh()
     asyncio.run(own.release(lease))
@@ -89,7 +109,7 @@ def test_an_error_is_told_once_and_says_nothing_of_whose_it_is(
 ) -> None:
     leases = Leases(tmp_path)
     holds, told, lease = holds_of(leases)
-    hold = holds.add(lease)
+    hold = holds.add(lease, nothing)
     holds.look(leases.heard)
     before = hold.at = hold.at - holding.FRESH / 4
 
@@ -115,7 +135,7 @@ def test_nobody_waits_where_a_look_hangs(
     monkeypatch.setattr(holding, "FRESH", 0.2)
     leases = Leases(tmp_path)
     holds, _, lease = holds_of(leases)
-    hold, go = holds.add(lease), threading.Event()
+    hold, go = holds.add(lease, nothing), threading.Event()
     with monkeypatch.context() as patch:
         patch.setattr(leases, where, lambda *_: go.wait(60.0))
         looking = threading.Thread(target=holds.look, args=(leases.heard,))
