@@ -67,12 +67,17 @@ class Audit:
         self._thread = threading.Thread(target=self._write, name="wmrt-audit", daemon=True)
         self._thread.start()
 
-    def note(self, event: str, **fields: Any) -> None:
-        """Keep one event; any thread, never waits. Tokens and sessions do not belong in it."""
-        if not self._buckets.take(event):
-            self._left_out[event] = self._left_out.get(event, 0) + 1
+    def note(self, event: str, *, entitled: bool = False, **fields: Any) -> None:
+        """Keep one event; any thread, never waits. Tokens and sessions do not belong in it.
+
+        Args:
+            entitled: by whom no flood of others' events of that name can keep it out.
+        """
+        kind = f"{event}, entitled" if entitled else event
+        if not self._buckets.take(kind):
+            self._left_out[kind] = self._left_out.get(kind, 0) + 1
             return
-        left_out = self._left_out.pop(event, 0)
+        left_out = self._left_out.pop(kind, 0)
         # What time people say it is; nothing else of the service asks but certificates.
         at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         line = {"at": at, "event": event, **get_contextvars(), **fields}
@@ -87,8 +92,8 @@ class Audit:
         """Write what is waiting, and how many lines of a flood that has no next one were left out;
         then end."""
         left_out, self._left_out = self._left_out, {}
-        for event, count in left_out.items():
-            self.note("left_out", of=event, left_out=count)
+        for kind, count in left_out.items():
+            self.note("left_out", of=kind.partition(",")[0], left_out=count)
         with contextlib.suppress(Full):  # a disk that hangs must not keep the process
             self._queue.put(None, timeout=PARTING)
         self._thread.join(PARTING)

@@ -151,15 +151,15 @@ async def operate(
     place = host.registry.places.get(message.robot)
     if place is not None and not place.leaving:
         try:
-            return await _here(host, action, message, client, place)
+            return await _here(host, action, message, operator, client, place)
         except Refusal as refusal:
             if refusal.name != "moved":  # else whoever has it now does it
                 raise
     told: dict[str, Any] = {}
     try:
         with host.telemetry.span("operate", action=action, robot=message.robot[:80]):
-            order = _order(host, action, message.robot, message.model_dump(), client)
-            here = partial(_here, host, action, message, client)
+            order = _order(host, action, message.robot, message.model_dump(), client, operator)
+            here = partial(_here, host, action, message, operator, client)
             told = await ordered(host, order, here)
         return told
     except Exception as error:
@@ -168,17 +168,22 @@ async def operate(
     finally:
         host.audit.note(
             f"breakers_{action}_elsewhere", robot=message.robot[:80], operator=message.operator,
-            client=client, owner=told.get("owner"), state=told.get("breakers"),
+            client=client, owner=told.get("owner"), state=told.get("breakers"), entitled=operator,
             **{name: why for name, why in told.items() if name == "refused"},
         )  # fmt: skip
 
 
 def _order(
-    host: Host, action: str, robot: str, message: dict[str, Any] | None = None, client: str = ""
+    host: Host,
+    action: str,
+    robot: str,
+    message: dict[str, Any] | None = None,
+    client: str = "",
+    operator: bool = False,
 ) -> Order:
     handover = host.registry.handover
     by = "" if handover is None else handover.leases.owner
-    return Order(by, robot, action, message or {}, client)
+    return Order(by, robot, action, message or {}, client, operator)
 
 
 async def obey(host: Host, order: Order) -> dict[str, Any]:
@@ -197,11 +202,12 @@ async def obey(host: Host, order: Order) -> dict[str, Any]:
     if order.action == "look":
         return await _look(place)
     message, client = OperatorMessage(**order.message), f"{order.client} by way of {order.by}"
-    return await _here(host, cast(Action, order.action), message, client, place)
+    action = cast(Action, order.action)
+    return await _here(host, action, message, order.operator, client, place)
 
 
 async def _here(
-    host: Host, action: Action, message: OperatorMessage, client: str, place: Place
+    host: Host, action: Action, message: OperatorMessage, operator: bool, client: str, place: Place
 ) -> dict[str, Any]:
     refused: dict[str, str] = {}
     try:
@@ -220,7 +226,7 @@ async def _here(
     finally:
         host.audit.note(
             f"breakers_{action}", robot=message.robot, operator=message.operator, client=client,
-            state=place.desk.state.value, **refused,
+            state=place.desk.state.value, entitled=operator, **refused,
         )  # fmt: skip
     return robot(place)
 

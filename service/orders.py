@@ -32,7 +32,7 @@ class Order(NamedTuple):
 
     Attributes:
         by: the process that asks. action: of `operations.Action`, or ``look``.
-        message: an `OperatorMessage`. client: who sent it.
+        message: an `OperatorMessage`. client: who sent it. operator: with the operator's token.
     """
 
     by: str
@@ -40,6 +40,7 @@ class Order(NamedTuple):
     action: str
     message: dict[str, Any]
     client: str
+    operator: bool = False
 
 
 Obey = Callable[[Order], Awaitable[dict[str, Any]]]

@@ -167,7 +167,7 @@ def test_a_hang_up_ends_nothing() -> None:
 
 def test_a_second_ctrl_c_is_no_fault(tmp_path: Path) -> None:
     with serving(snapshots=str(tmp_path / "robots")) as running:
-        with robot(running.unix, "r1") as own:
+        with robot(running.unix, "r1", deadline=1.0) as own:  # it waits in vain at the end
             until(lambda: own.counts["answers"] > 3, 60.0)
             for _ in range(2):
                 os.kill(running.pid, signal.SIGINT)
